@@ -1,0 +1,103 @@
+"""Frozen documents, and the errors that a wrong one gives.
+
+Guarantees: `parse` names every fault with its path, and for an unknown key the nearest known one.
+Does not: read files; the caller has decoded JSON or TOML already."""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class Document(BaseModel):
+    """Base of everything that crosses a boundary."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_bytes="base64")
+
+
+class Fault(Document):
+    """One thing that is wrong with a document."""
+
+    path: str
+    """Dotted path from the document's root, empty for the root itself."""
+    message: str
+
+
+class InvalidDocument(ValueError):
+    """A document that does not fit its schema; `faults` holds one row for each reason."""
+
+    def __init__(self, what: str, faults: tuple[Fault, ...]) -> None:
+        self.what, self.faults = what, faults
+        lines = "; ".join(f"{f.path or 'document'}: {f.message}" for f in faults)
+        super().__init__(f"{what} is not valid: {lines}")
+
+
+D = TypeVar("D", bound=Document)
+
+
+def parse(model: type[D], data: object, *, what: str) -> D:
+    """`data` as a `model`; raises `InvalidDocument` naming `what` and every fault."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise InvalidDocument(what, faults_of(error, model)) from error
+
+
+def faults_of(error: ValidationError, model: type[BaseModel] | None = None) -> tuple[Fault, ...]:
+    """Every fault of a validation, unknown keys with a suggestion."""
+    return tuple(
+        Fault(path=".".join(map(str, row["loc"])), message=_message(dict(row), model))
+        for row in error.errors()
+    )
+
+
+def _message(row: Mapping[str, Any], model: type[BaseModel] | None) -> str:
+    if row["type"] == "extra_forbidden":
+        key, siblings = str(row["loc"][-1]), _known_keys(model, row["loc"][:-1])
+        near = difflib.get_close_matches(key, siblings, n=1)
+        return f"unknown key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    if row["type"] == "missing":
+        return "required key is missing"
+    return str(row["msg"]).removeprefix("Value error, ")
+
+
+def _known_keys(model: type[BaseModel] | None, path: tuple[int | str, ...]) -> list[str]:
+    if model is None:
+        return []
+    models = [model]
+    for step in path:
+        found = [m for owner in models for m in _submodels(owner, step)]
+        models = found or models
+    return sorted({name for m in models for name in m.model_fields})
+
+
+def _submodels(owner: type[BaseModel], step: int | str) -> Iterator[type[BaseModel]]:
+    field = owner.model_fields.get(str(step))
+    if field is not None:
+        yield from _models_in(field.annotation)
+
+
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def canonical_json(document: Document | Mapping[str, Any]) -> bytes:
+    """UTF-8 JSON with sorted keys and no spaces: equal documents give equal bytes."""
+    data = document.model_dump(mode="json") if isinstance(document, Document) else document
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def content_hash(document: Document | Mapping[str, Any]) -> str:
+    """Hex SHA-256 of the canonical JSON."""
+    return sha256(canonical_json(document)).hexdigest()
+
+
+def without(document: Document, *keys: str) -> dict[str, Any]:
+    """The document's JSON without some of its top keys."""
+    return {k: v for k, v in document.model_dump(mode="json").items() if k not in keys}
