@@ -1,0 +1,1 @@
+"""The schema's history (alembic): expand, deploy, contract. Imported by nobody."""

@@ -1,0 +1,98 @@
+"""Engines, units of work, the database's time, and new ids.
+
+Guarantees: a unit of work commits once at its end or rolls back whole; both kinds run the same store
+functions.
+Does not: retry; a caller that may repeat its work does."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Concatenate, ParamSpec, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+STATEMENT_TIMEOUT_MS = 30_000
+IDLE_TIMEOUT_MS = 60_000
+
+
+def driver_url(url: str) -> str:
+    """Any Postgres URL, for SQLAlchemy over psycopg 3; ValueError for another database."""
+    parsed = make_url(url)
+    if not parsed.drivername.startswith("postgres"):
+        raise ValueError(f"database URL must begin with postgresql://, not {parsed.drivername}://")
+    return parsed.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+
+
+def _connect_args(application: str) -> dict[str, object]:
+    return {
+        "application_name": application,
+        "connect_timeout": 10,
+        "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} "
+        f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_MS} -c timezone=UTC",
+    }
+
+
+class UnitOfWork:
+    """`with work() as session:` is one transaction."""
+
+    def __init__(self, url: str, *, application: str = "tiltyard", connections: int = 4) -> None:
+        self.engine: Engine = create_engine(
+            driver_url(url),
+            connect_args=_connect_args(application),
+            pool_size=connections,
+            max_overflow=0,
+            pool_pre_ping=True,
+        )
+
+    @contextmanager
+    def __call__(self) -> Iterator[Session]:
+        with Session(self.engine, expire_on_commit=False, autoflush=True) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+class AsyncUnitOfWork:
+    """`await work.run(store_function, …)` is one transaction."""
+
+    def __init__(self, url: str, *, application: str = "tiltyard", connections: int = 8) -> None:
+        self.engine: AsyncEngine = create_async_engine(
+            driver_url(url),
+            connect_args=_connect_args(application),
+            pool_size=connections,
+            max_overflow=0,
+            pool_pre_ping=True,
+        )
+
+    async def run(
+        self, function: Callable[Concatenate[Session, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        async with AsyncSession(self.engine, expire_on_commit=False) as session, session.begin():
+            return await session.run_sync(function, *args, **kwargs)
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+
+def now(session: Session) -> datetime:
+    """The database's clock, in UTC; it moves on within a transaction."""
+    return session.execute(select(func.clock_timestamp())).scalar_one()
+
+
+def new_id() -> str:
+    """A UUIDv7 (RFC 9562): sorts by time of creation, to the millisecond."""
+    stamp = time.time_ns() // 1_000_000
+    value = stamp << 80 | int.from_bytes(os.urandom(10))
+    value = value & ~(0xF << 76) | 7 << 76
+    value = value & ~(0b11 << 62) | 0b10 << 62
+    return str(UUID(int=value))

@@ -1,0 +1,123 @@
+"""Groups: what the dispatcher settles.
+
+Guarantees: a group and its scored members change together.
+Does not: decide (`core.group.settle`)."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from tiltyard.core.group import Member, Settlement, Verdict
+from tiltyard.core.plan import Progress
+from tiltyard.core.rollout import Actor, State
+from tiltyard.store.moves import Key, move
+from tiltyard.store.rollouts import cancel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenGroup:
+    """A group that is not settled yet, with its members."""
+
+    id: str
+    run_id: str
+    deadline: datetime
+    members: tuple[Member, ...]
+    keys: tuple[Key, ...]
+    """In the order of `members`."""
+
+
+def open_groups(session: Session, run_id: str, limit: int = 512) -> list[OpenGroup]:
+    """OPEN groups that may settle: no member on its way, or past the deadline."""
+    rows = session.execute(
+        text(
+            "SELECT g.id, g.deadline, array_agg(r.id ORDER BY r.member) AS ids,"
+            "  array_agg(r.fence ORDER BY r.member) AS fences, array_agg(r.state ORDER BY r.member) AS states,"
+            "  array_agg(r.reward ORDER BY r.member) AS rewards,"
+            "  array_agg(r.oldest_version ORDER BY r.member) AS versions"
+            " FROM groups g JOIN rollouts r ON r.group_id = g.id WHERE g.run_id = :run AND g.state = 'OPEN'"
+            " GROUP BY g.id HAVING g.deadline <= clock_timestamp() OR bool_and(r.state NOT IN"
+            "  ('QUEUED', 'GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING', 'PRODUCED'))"
+            ' ORDER BY g."index" LIMIT :limit'
+        ),
+        {"run": run_id, "limit": limit},
+    )
+    return [
+        OpenGroup(
+            id=row.id,
+            run_id=run_id,
+            deadline=row.deadline,
+            members=tuple(
+                Member(state=State(s), reward=r if s == State.SCORED else None, oldest_version=v)
+                for s, r, v in zip(row.states, row.rewards, row.versions, strict=True)
+            ),
+            keys=tuple(Key(rollout_id=i, fence=f) for i, f in zip(row.ids, row.fences, strict=True)),
+        )
+        for row in rows
+    ]
+
+
+_ENDS = {
+    Verdict.READY: State.READY,
+    Verdict.FILTERED: State.FILTERED,
+    Verdict.STALE: State.STALE,
+    Verdict.EVALUATED: State.EVALUATED,
+}
+
+
+def close(session: Session, group: OpenGroup, settlement: Settlement) -> None:
+    """Carry a settlement out: stragglers are cancelled, scored members follow their group."""
+    scored = [k for k, m in zip(group.keys, group.members, strict=True) if m.state is State.SCORED]
+    others = [k for k, m in zip(group.keys, group.members, strict=True) if m.state is not State.SCORED]
+    cancel(session, others, actor=Actor.DISPATCHER, reason="its group settled without it")
+    move(
+        session,
+        scored,
+        _ENDS[settlement.verdict],
+        actor=Actor.DISPATCHER,
+        reason=settlement.reason,
+        only_from=[State.SCORED],
+    )
+    session.execute(
+        text(
+            "UPDATE groups SET state = :state, reason = :reason, settled_at = clock_timestamp()"
+            " WHERE id = :id AND state = 'OPEN'"
+        ),
+        {"id": group.id, "state": str(settlement.verdict), "reason": settlement.reason},
+    )
+
+
+def progress(session: Session, run_id: str) -> Progress:
+    """A run's groups, counted."""
+    row = session.execute(
+        text(
+            "SELECT count(*) FILTER (WHERE state = 'OPEN') AS open, count(*) FILTER (WHERE state = 'READY') AS ready,"
+            " (SELECT count(*) FROM training_steps WHERE run_id = :run AND state <> 'WITHDRAWN') AS steps,"
+            " (SELECT groups_planned FROM runs WHERE id = :run) AS planned"
+            " FROM groups WHERE run_id = :run AND state IN ('OPEN', 'READY')"
+        ),
+        {"run": run_id},
+    ).one()
+    return Progress(open=row.open, ready=row.ready, steps_done=row.steps, planned=row.planned)
+
+
+def age_out(session: Session, run_id: str, *, oldest_allowed: int) -> int:
+    """READY groups whose oldest tokens are older than `oldest_allowed` become STALE; how many."""
+    rows = session.execute(
+        text(
+            "SELECT g.id, array_agg(r.id) AS ids, array_agg(r.fence) AS fences FROM groups g"
+            " JOIN rollouts r ON r.group_id = g.id AND r.state = 'READY'"
+            " WHERE g.run_id = :run AND g.state = 'READY'"
+            " GROUP BY g.id HAVING min(r.oldest_version) < :oldest"
+        ),
+        {"run": run_id, "oldest": oldest_allowed},
+    ).all()
+    for row in rows:
+        keys = [Key(rollout_id=i, fence=f) for i, f in zip(row.ids, row.fences, strict=True)]
+        move(session, keys, State.STALE, actor=Actor.DISPATCHER, reason="waited too long for the trainer")
+        session.execute(
+            text("UPDATE groups SET state = 'STALE', reason = 'waited too long' WHERE id = :id"),
+            {"id": row.id},
+        )
+    return len(rows)
