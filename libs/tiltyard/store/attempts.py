@@ -178,7 +178,10 @@ def fail(session: Session, end: Failed) -> State | None:
         ruling(end.outcome).charge, failures=row.failures, budgets=budgets_of(row.config), jitter=end.jitter
     )
     again = isinstance(decision, Again)
-    charged = ", infrastructure_failures = infrastructure_failures + :charged, not_before = clock_timestamp() + :after"
+    charged = (
+        ", infrastructure_failures = infrastructure_failures + :charged, not_before = clock_timestamp() +"
+        " :after"
+    )
     moved = move(
         session,
         [end.key],

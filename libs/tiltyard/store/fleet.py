@@ -72,7 +72,8 @@ def alive(session: Session) -> list[Runner]:
     """Living incarnations with how many rollouts each has aboard."""
     rows = session.execute(
         text(
-            "SELECT n.incarnation, n.last_heartbeat, n.slots, n.draining, count(r.id) AS aboard FROM runners n"
+            "SELECT n.incarnation, n.last_heartbeat, n.slots, n.draining, count(r.id) AS aboard FROM"
+            " runners n"
             " LEFT JOIN rollouts r ON r.incarnation = n.incarnation"
             " AND r.state IN ('GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING')"
             " WHERE n.alive GROUP BY n.incarnation"
@@ -109,7 +110,8 @@ def lose(session: Session, lost: GiveUp | str, reason: str = "") -> list[str]:
 def _take_back(session: Session, incarnation: str, *, charged: bool, why: str) -> list[str]:
     rows = session.execute(
         text(
-            "SELECT r.id, r.fence, r.state, r.alone, r.losses, r.infrastructure_failures, run.config FROM rollouts r"
+            "SELECT r.id, r.fence, r.state, r.alone, r.losses, r.infrastructure_failures, run.config FROM"
+            " rollouts r"
             " JOIN runs run ON run.id = r.run_id WHERE r.incarnation = :me"
             " AND r.state IN ('GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING') ORDER BY r.id FOR UPDATE OF r"
         ),

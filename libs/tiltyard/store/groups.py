@@ -33,7 +33,8 @@ def open_groups(session: Session, run_id: str, limit: int = 512) -> list[OpenGro
     rows = session.execute(
         text(
             "SELECT g.id, g.deadline, array_agg(r.id ORDER BY r.member) AS ids,"
-            "  array_agg(r.fence ORDER BY r.member) AS fences, array_agg(r.state ORDER BY r.member) AS states,"
+            "  array_agg(r.fence ORDER BY r.member) AS fences, array_agg(r.state ORDER BY r.member) AS"
+            " states,"
             "  array_agg(r.reward ORDER BY r.member) AS rewards,"
             "  array_agg(r.oldest_version ORDER BY r.member) AS versions"
             " FROM groups g JOIN rollouts r ON r.group_id = g.id WHERE g.run_id = :run AND g.state = 'OPEN'"
@@ -92,7 +93,8 @@ def progress(session: Session, run_id: str) -> Progress:
     """A run's groups, counted."""
     row = session.execute(
         text(
-            "SELECT count(*) FILTER (WHERE state = 'OPEN') AS open, count(*) FILTER (WHERE state = 'READY') AS ready,"
+            "SELECT count(*) FILTER (WHERE state = 'OPEN') AS open, count(*) FILTER (WHERE state = 'READY')"
+            " AS ready,"
             " (SELECT count(*) FROM training_steps WHERE run_id = :run AND state <> 'WITHDRAWN') AS steps,"
             " (SELECT groups_planned FROM runs WHERE id = :run) AS planned"
             " FROM groups WHERE run_id = :run AND state IN ('OPEN', 'READY')"

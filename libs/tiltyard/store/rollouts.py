@@ -154,7 +154,8 @@ def queued(session: Session, limit: int) -> list[Queued]:
     """Rollouts that may be granted now: groups in the order of their planning, high priority first."""
     rows = session.execute(
         text(
-            "SELECT r.id, r.fence, r.run_id, r.alone, r.created_at FROM rollouts r JOIN runs run ON run.id = r.run_id"
+            "SELECT r.id, r.fence, r.run_id, r.alone, r.created_at FROM rollouts r JOIN runs run ON run.id"
+            " = r.run_id"
             " WHERE r.state = 'QUEUED' AND r.not_before <= clock_timestamp() AND run.state = 'RUNNING'"
             " ORDER BY CASE run.config->>'priority' WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END, r.id"
             " LIMIT :limit FOR UPDATE OF r SKIP LOCKED"

@@ -70,8 +70,10 @@ def create(session: Session, tenant_id: str, config: SftRun | TrainRun | Evaluat
     run_id = new_id()
     session.execute(
         text(
-            "INSERT INTO runs (id, tenant_id, name, kind, config, taskset_id, policy_run_id, policy_version, deadline)"
-            " VALUES (:id, :tenant, :name, :kind, CAST(:config AS jsonb), :taskset, :policy_run, :policy_version,"
+            "INSERT INTO runs (id, tenant_id, name, kind, config, taskset_id, policy_run_id,"
+            " policy_version, deadline)"
+            " VALUES (:id, :tenant, :name, :kind, CAST(:config AS jsonb), :taskset, :policy_run,"
+            " :policy_version,"
             " clock_timestamp() + :deadline)"
         ),
         {
@@ -92,8 +94,10 @@ def create(session: Session, tenant_id: str, config: SftRun | TrainRun | Evaluat
 def _taskset(session: Session, tenant_id: str, name: str) -> str:
     row = session.execute(
         text(
-            "SELECT s.id, count(*) FILTER (WHERE v.state = 'ACTIVE') AS active, count(v.id) AS members FROM tasksets s"
-            " LEFT JOIN taskset_members m ON m.taskset_id = s.id LEFT JOIN task_versions v ON v.id = m.version_id"
+            "SELECT s.id, count(*) FILTER (WHERE v.state = 'ACTIVE') AS active, count(v.id) AS members FROM"
+            " tasksets s"
+            " LEFT JOIN taskset_members m ON m.taskset_id = s.id LEFT JOIN task_versions v ON v.id ="
+            " m.version_id"
             " WHERE s.tenant_id = :tenant AND s.name = :name GROUP BY s.id"
         ),
         {"tenant": tenant_id, "name": name},
@@ -102,7 +106,8 @@ def _taskset(session: Session, tenant_id: str, name: str) -> str:
         raise NothingToRun(f"there is no taskset {name!r}; `tiltyard task list` shows the tasksets there are")
     if not row.active:
         raise NothingToRun(
-            f"taskset {name!r} has no ACTIVE task among its {row.members}; wait for their admission or mend them"
+            f"taskset {name!r} has no ACTIVE task among its {row.members}; wait for their admission or mend"
+            f" them"
         )
     return row.id
 
@@ -129,7 +134,8 @@ def find(session: Session, tenant_id: str, name_or_id: str) -> str:
     """The id of the tenant's run with this id or name; raises `NoSuchRun`."""
     found = session.execute(
         text(
-            "SELECT id FROM runs WHERE tenant_id = :tenant AND (id = :key OR name = :key) ORDER BY id = :key DESC"
+            "SELECT id FROM runs WHERE tenant_id = :tenant AND (id = :key OR name = :key) ORDER BY id ="
+            " :key DESC"
         ),
         {"tenant": tenant_id, "key": name_or_id},
     ).scalar()
@@ -151,7 +157,8 @@ def start(session: Session, run_id: str) -> None:
     """PENDING → RUNNING; a run that is past that stays as it is."""
     session.execute(
         text(
-            "UPDATE runs SET state = 'RUNNING', started_at = clock_timestamp() WHERE id = :id AND state = 'PENDING'"
+            "UPDATE runs SET state = 'RUNNING', started_at = clock_timestamp() WHERE id = :id AND state ="
+            " 'PENDING'"
         ),
         {"id": run_id},
     )
@@ -162,8 +169,10 @@ def finish(session: Session, run_id: str, state: str, *, actor: Actor, reason: s
     ended."""
     ended = session.execute(
         text(
-            "UPDATE runs SET state = :state, reason = :reason, finished_at = clock_timestamp(), holder = NULL,"
-            " lease_until = NULL, fence = fence + 1 WHERE id = :id AND state IN ('PENDING', 'RUNNING') RETURNING id"
+            "UPDATE runs SET state = :state, reason = :reason, finished_at = clock_timestamp(), holder ="
+            " NULL,"
+            " lease_until = NULL, fence = fence + 1 WHERE id = :id AND state IN ('PENDING', 'RUNNING')"
+            " RETURNING id"
         ),
         {"id": run_id, "state": state, "reason": reason},
     ).one_or_none()
@@ -173,7 +182,11 @@ def finish(session: Session, run_id: str, state: str, *, actor: Actor, reason: s
     return True
 
 
-LEFT_OVER = "r.run_id = :run AND r.state = ANY(ARRAY['QUEUED', 'GRANTED', 'RUNNING', 'PREEMPTING', 'PRODUCED', 'SCORED', 'READY', 'TRAINING'])"
+LEFT_OVER = (
+    "r.run_id = :run AND r.state = ANY(ARRAY['QUEUED', 'GRANTED', 'RUNNING', 'PREEMPTING', 'PRODUCED',"
+    " 'SCORED',"
+    " 'READY', 'TRAINING'])"
+)
 
 
 def sweep(session: Session, run_id: str, *, actor: Actor, reason: str) -> int:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from tiltyard.contracts.document import content_hash
 from tiltyard.contracts.http import TaskSubmission
 from tiltyard.store.database import new_id
-from tiltyard.store.tables import Admission, Task, Taskset, TasksetMember, TaskSecret, TaskVersion
+from tiltyard.store.tables import Admission, Task, TaskSecret, Taskset, TasksetMember, TaskVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,11 @@ def _insert_versions(
 
 def _secret(version_id: str, submission: TaskSubmission) -> dict[str, Any]:
     hidden = submission.spec.hidden()
-    return {"version_id": version_id, "hidden": hidden.model_dump(mode="json"), "digest": content_hash(hidden)}
+    return {
+        "version_id": version_id,
+        "hidden": hidden.model_dump(mode="json"),
+        "digest": content_hash(hidden),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +115,12 @@ class _Version:
     state: str
 
 
-def _versions(
-    session: Session, tasks: Mapping[str, str], digests: Mapping[str, str]
-) -> dict[str, _Version]:
+def _versions(session: Session, tasks: Mapping[str, str], digests: Mapping[str, str]) -> dict[str, _Version]:
     rows = session.execute(
-        select(TaskVersion.id, TaskVersion.task_id, TaskVersion.digest, TaskVersion.state).where(
-            TaskVersion.task_id.in_(tasks.values()), TaskVersion.digest.in_(digests.values())
-        )
+        select(TaskVersion.id, TaskVersion.task_id, TaskVersion.digest, TaskVersion.state)
+        .where(TaskVersion.task_id.in_(tasks.values()), TaskVersion.digest.in_(digests.values()))
+        .order_by(TaskVersion.id)
+        .with_for_update(key_share=True)
     ).all()
     found = {(row.task_id, row.digest): _Version(id=row.id, state=row.state) for row in rows}
     return {name: found[tasks[name], digests[name]] for name in tasks}
@@ -176,5 +179,3 @@ def resolve_taskset(session: Session, tenant_id: str, name: str) -> str | None:
     return session.execute(
         select(Taskset.id).where(Taskset.tenant_id == tenant_id, Taskset.name == name)
     ).scalar_one_or_none()
-
-

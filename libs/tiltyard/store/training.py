@@ -99,7 +99,8 @@ def begin_step(session: Session, run_id: str, fence: int, *, groups: int, tracep
     renew(session, run_id, fence)
     ready = session.execute(
         text(
-            "SELECT id FROM groups WHERE run_id = :run AND state = 'READY' ORDER BY \"index\" LIMIT :n FOR UPDATE"
+            "SELECT id FROM groups WHERE run_id = :run AND state = 'READY' ORDER BY \"index\" LIMIT :n FOR"
+            " UPDATE"
         ),
         {"run": run_id, "n": groups},
     ).scalars()
@@ -111,13 +112,15 @@ def begin_step(session: Session, run_id: str, fence: int, *, groups: int, tracep
     ).scalar_one()
     session.execute(
         text(
-            "INSERT INTO training_steps (run_id, step, fence, traceparent) VALUES (:run, :step, :fence, :trace)"
+            "INSERT INTO training_steps (run_id, step, fence, traceparent) VALUES (:run, :step, :fence,"
+            " :trace)"
         ),
         {"run": run_id, "step": number, "fence": fence, "trace": traceparent},
     )
     session.execute(
         text(
-            "INSERT INTO step_groups (run_id, step, position, group_id) VALUES (:run, :step, :position, :group)"
+            "INSERT INTO step_groups (run_id, step, position, group_id) VALUES (:run, :step, :position,"
+            " :group)"
         ),
         [{"run": run_id, "step": number, "position": p, "group": g} for p, g in enumerate(chosen)],
     )
@@ -150,8 +153,10 @@ def steps(session: Session, run_id: str, *, after: int = 0) -> list[Step]:
 def _groups(session: Session, run_id: str, step: int) -> tuple[StepGroup, ...]:
     rows = session.execute(
         text(
-            "SELECT g.id AS group_id, v.digest, r.id, r.state, r.reward, a.fence, a.artifact, a.sha256, a.traceparent"
-            " FROM step_groups s JOIN groups g ON g.id = s.group_id JOIN task_versions v ON v.id = g.version_id"
+            "SELECT g.id AS group_id, v.digest, r.id, r.state, r.reward, a.fence, a.artifact, a.sha256,"
+            " a.traceparent"
+            " FROM step_groups s JOIN groups g ON g.id = s.group_id JOIN task_versions v ON v.id ="
+            " g.version_id"
             " JOIN rollouts r ON r.group_id = g.id"
             " LEFT JOIN gradings q ON q.rollout_id = r.id AND q.selected"
             " LEFT JOIN attempts a ON a.rollout_id = r.id AND a.fence = coalesce(q.fence, r.fence)"
@@ -217,7 +222,8 @@ def commit_step(
     publish(session, run_id, fence, published, step=step)
     keys = keys_where(
         session,
-        "r.state = 'TRAINING' AND r.group_id IN (SELECT group_id FROM step_groups WHERE run_id = :run AND step = :step)",
+        "r.state = 'TRAINING' AND r.group_id IN (SELECT group_id FROM step_groups WHERE run_id = :run AND"
+        " step = :step)",
         {"run": run_id, "step": step},
     )
     move(session, keys, State.TRAINED, actor=Actor.TRAINER, reason=f"step {step}")
