@@ -86,7 +86,8 @@ def renew(session: Session, tickets: Sequence[AdmissionTicket], term: timedelta)
 def release(session: Session, tickets: Sequence[AdmissionTicket]) -> None:
     """Give claims back unused: nothing is charged."""
     statement, values = _held(
-        "UPDATE admissions a SET state = 'QUEUED', holder = NULL, lease_until = NULL, announced_at = NULL", tickets
+        "UPDATE admissions a SET state = 'QUEUED', holder = NULL, lease_until = NULL, announced_at = NULL",
+        tickets,
     )
     session.execute(statement, values)
 

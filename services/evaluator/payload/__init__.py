@@ -1,0 +1,2 @@
+"""Programs that run inside sandboxes: read as data and sent in, never imported by the evaluator but for
+`values`."""
