@@ -1,7 +1,7 @@
 """Admissions: jobs claimed under a lease, and the verdict that a task version gets.
 
-Guarantees: a verdict counts only under the number that its lease was claimed with, and in the transaction that
-makes the version ACTIVE or QUARANTINED; a failure of the platform is tried again and is never a verdict.
+Guarantees: a verdict counts only under the number that its lease was claimed with, and in the transaction
+that makes the version ACTIVE or QUARANTINED; a failure of the platform is tried again, never a verdict.
 Does not: judge a task (services/evaluator/admission.py)."""
 
 from collections.abc import Sequence
