@@ -7,6 +7,7 @@ Does not: mend anything."""
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tiltyard.core.rollout import MOVES, State
 
@@ -116,7 +117,7 @@ def _faults(rollout: RolloutRecord, chain: Sequence[TransitionRecord]) -> Iterat
     if not chain or chain[0].start is not None or chain[0].end is not State.QUEUED:
         yield "does not begin with being planned"
         return
-    for before, after in zip(chain, chain[1:], strict=False):
+    for before, after in pairwise(chain):
         if after.start is not before.end:
             yield f"transition {after.seq} begins at {after.start}, but {before.seq} ended at {before.end}"
         elif (before.end, after.end) not in MOVES:
@@ -136,7 +137,7 @@ def _attempts(records: Records) -> Iterator[Discrepancy]:
         if transition.end is State.GRANTED:
             granted.setdefault(transition.rollout_id, set()).add(transition.fence)
     for rollout in sorted(granted.keys() | records.attempts.keys()):
-        fences, rows = granted.get(rollout, set()), records.attempts.get(rollout, frozenset())
+        fences, rows = granted.get(rollout, set()), set(records.attempts.get(rollout, ()))
         if fences != rows:
             yield Discrepancy(
                 rule="each grant has its attempt",

@@ -77,7 +77,8 @@ def _selected(session: Session, run_id: str) -> dict[str, int]:
 def _steps(session: Session, run_id: str) -> list[StepRecord]:
     rows = session.execute(
         text(
-            "SELECT s.step, s.state = 'COMMITTED' AS committed, array_remove(array_agg(g.group_id), NULL) AS groups"
+            "SELECT s.step, s.state = 'COMMITTED' AS committed, array_remove(array_agg(g.group_id), NULL)"
+            " AS groups"
             " FROM training_steps s LEFT JOIN step_groups g ON g.run_id = s.run_id AND g.step = s.step"
             " WHERE s.run_id = :run GROUP BY s.step, s.state ORDER BY s.step"
         ),

@@ -214,17 +214,25 @@ def sweep(session: Session, run_id: str, *, actor: Actor, reason: str) -> int:
     return len(left)
 
 
-def active_versions(session: Session, taskset_id: str) -> list[str]:
-    """Row ids of the ACTIVE task versions of a taskset, sorted by digest."""
+def planned_versions(session: Session, run: RunRow) -> list[str]:
+    """Row ids of the ACTIVE task versions of the run's taskset, by digest."""
     return list(
         session.execute(
             text(
                 "SELECT v.id FROM taskset_members m JOIN task_versions v ON v.id = m.version_id"
                 " WHERE m.taskset_id = :taskset AND v.state = 'ACTIVE' ORDER BY v.digest"
             ),
-            {"taskset": taskset_id},
+            {"taskset": run.taskset_id},
         ).scalars()
     )
+
+
+def count_planned(session: Session, run_id: str, groups: int) -> int:
+    """Count `groups` more draws of a run; how many it has now."""
+    return session.execute(
+        text("UPDATE runs SET groups_planned = groups_planned + :n WHERE id = :id RETURNING groups_planned"),
+        {"n": groups, "id": run_id},
+    ).scalar_one()
 
 
 def overdue(session: Session) -> list[str]:

@@ -1,0 +1,61 @@
+"""New groups are planned while a run has room for them.
+
+Guarantees: what is in flight derives from rows, so refill needs no message and a crash inflates nothing.
+Does not: choose tasks or count room itself (`core.sampler`, `core.plan`)."""
+
+from datetime import timedelta
+
+from sqlalchemy.orm import Session
+
+from tiltyard.contracts.run_config import EvaluationRun, SftRun, TrainRun
+from tiltyard.core.plan import TrainPlan, room, room_in_evaluation
+from tiltyard.core.sampler import draws
+from tiltyard.store import groups, leadership, policies, rollouts, runs
+from tiltyard.store.database import UnitOfWork
+from tiltyard.store.leadership import Leader
+from tiltyard.store.rollouts import NewGroup
+from tiltyard.store.runs import RunRow
+
+
+def plan_groups(work: UnitOfWork, leader: Leader, run: RunRow) -> int:
+    """Plan what one run has room for; how many rollouts that made."""
+    if isinstance(run.config, SftRun):
+        return 0
+    with work() as session:
+        leadership.still(session, leader)
+        versions = _next_versions(session, run, run.config)
+        if not versions:
+            return 0
+        runs.start(session, run.id)
+        first = runs.count_planned(session, run.id, len(versions)) - len(versions)
+        return len(rollouts.plan(session, _groups(run, run.config, versions, first)))
+
+
+def _next_versions(session: Session, run: RunRow, config: TrainRun | EvaluationRun) -> list[str]:
+    """Task versions of the groups to plan now, in order."""
+    progress = groups.progress(session, run.id)
+    if isinstance(config, EvaluationRun):
+        versions = runs.planned_versions(session, run)
+        count = room_in_evaluation(tasks=len(versions), progress=progress, window=config.window)
+        return versions[progress.planned : progress.planned + count]
+    if run.state != "RUNNING" or policies.latest(session, run.id) is None:
+        return []
+    shape = TrainPlan(batch=config.groups_per_step, steps=config.steps, max_staleness=config.max_staleness)
+    count = room(shape, progress)
+    if not count:
+        return []
+    return draws(runs.planned_versions(session, run), seed=config.seed, start=progress.planned, count=count)
+
+
+def _groups(run: RunRow, config: TrainRun | EvaluationRun, versions: list[str], first: int) -> list[NewGroup]:
+    return [
+        NewGroup(
+            run_id=run.id,
+            version_id=version,
+            index=first + i,
+            size=config.group_size if isinstance(config, TrainRun) else config.samples,
+            deadline_after=timedelta(seconds=config.rollouts.group_deadline_seconds),
+            expires_after=timedelta(seconds=config.rollouts.schedule_to_start_seconds),
+        )
+        for i, version in enumerate(versions)
+    ]
