@@ -1,0 +1,1 @@
+"""`tiltyard demo`: the whole loop on one machine, from submitted tasks to a better policy."""

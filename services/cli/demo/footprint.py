@@ -1,0 +1,108 @@
+"""What a stack leaves on the host, and how much memory it holds while it runs.
+
+Guarantees: processes are found by the state directory in their environment, so nobody else's are counted.
+Does not: clean up; a leak is reported."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
+OURS = "tiltyard"
+"""Part of the name of every cgroup and mount that a sandbox makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """Everything countable that a stack may leave behind."""
+
+    processes: frozenset[str]
+    cgroups: frozenset[str]
+    mounts: frozenset[str]
+    namespaces: frozenset[str]
+
+    def beyond(self, before: "Footprint") -> dict[str, list[str]]:
+        """What is here and was not there before, by kind; empty kinds are left out."""
+        found = {
+            kind: sorted(getattr(self, kind) - getattr(before, kind))
+            for kind in ("processes", "cgroups", "mounts", "namespaces")
+        }
+        return {kind: names for kind, names in found.items() if names}
+
+
+def footprint(state: Path) -> Footprint:
+    """The host as it is now, as far as the stack of this state directory could have changed it."""
+    pids = processes_of(state)
+    return Footprint(
+        processes=frozenset(f"{pid} {_command(pid)}" for pid in pids),
+        cgroups=frozenset(_cgroups()),
+        mounts=frozenset(_mounts(state)),
+        namespaces=frozenset(_namespaces(_sandbox_processes())),
+    )
+
+
+def processes_of(state: Path) -> list[int]:
+    """Pids whose environment names the state directory, without our own."""
+    mark = b"TILTYARD_STATE_DIR=" + os.fsencode(state)
+    found: list[int] = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return (
+            (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        )
+    except OSError:
+        return "gone"
+
+
+def _sandbox_processes() -> list[int]:
+    return [int(e.name) for e in PROC.iterdir() if e.name.isdigit() and "tilt-init" in _command(int(e.name))]
+
+
+def _namespaces(pids: list[int]) -> set[str]:
+    """Links like `net:[4026532201]` of sandbox processes that differ from our own."""
+    own = {os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES}
+    links: set[str] = set()
+    for pid in pids:
+        for kind in NAMESPACES:
+            try:
+                links.add(os.readlink(f"/proc/{pid}/ns/{kind}"))
+            except OSError:
+                continue
+    return links - own
+
+
+def _cgroups() -> set[str]:
+    root = Path("/sys/fs/cgroup")
+    tops = [root, *(p for p in root.iterdir() if p.is_dir())] if root.is_dir() else []
+    return {str(p) for top in tops for p in top.glob(f"*{OURS}*/**/") if p.is_dir()}
+
+
+def _mounts(state: Path) -> set[str]:
+    lines = (PROC / "self" / "mountinfo").read_text().splitlines()
+    return {line.split()[4] for line in lines if OURS in line or str(state) in line}
+
+
+def memory_mb(pids: list[int]) -> float:
+    """Proportional set size of these processes together, in MiB: shared pages count once."""
+    return sum(_pss_kb(pid) for pid in pids) / 1024
+
+
+def _pss_kb(pid: int) -> int:
+    try:
+        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1])
+    except OSError:
+        pass
+    return 0

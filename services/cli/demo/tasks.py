@@ -1,0 +1,244 @@
+"""Generated function-writing tasks: "write the body of f" in several families, from trivial to two-step.
+
+Guarantees: item i of a split is a pure function of (seed, split, i); two splits never share a program; the
+cases of a task tell its program from its nearest rivals (a constant one off, arguments swapped).
+Does not: run anything but its own one-line programs; a policy's code runs in a sandbox only."""
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+CASES = 6
+"""Hidden calls of a task, edge cases among them."""
+MAX_CONSTANT = 9
+
+
+class Split(StrEnum):
+    """Who may see a program; a program belongs to exactly one."""
+
+    WARM_START = "sft"
+    """Shown with its solution in the warm start."""
+    TRAIN = "train"
+    """Practised with rewards alone."""
+    HELDOUT = "heldout"
+    """Only measured."""
+
+
+BUCKETS = {Split.WARM_START: range(0, 5), Split.TRAIN: range(5, 8), Split.HELDOUT: range(8, 10)}
+"""Tenths of the programs, by hash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Programs alike but for names and constants.
+
+    `args` holds one letter per parameter: n and m whole numbers, s a string, l a list of whole numbers.
+    `{k}` and `{j}` are constants with k < j."""
+
+    name: str
+    args: str
+    body: str
+    wordings: tuple[str, str, str]
+    steps: int = 1
+    """Operations in sequence: 0 trivial, 2 two-step."""
+    symmetric: bool = False
+    """Swapping the arguments changes nothing."""
+
+
+def _family(name: str, args: str, steps: int, body: str, *wordings: str, symmetric: bool = False) -> Family:
+    first, second, third = wordings
+    texts = (first, second, third)
+    return Family(name=name, args=args, steps=steps, body=body, wordings=texts, symmetric=symmetric)
+
+
+FAMILIES = (
+    _family("number/same", "n", 0, "{n}", "{n} itself", "just {n}", "give back {n}"),
+    _family("number/add", "n", 1, "{n}+{k}", "add {k} to {n}", "{n} plus {k}", "increase {n} by {k}"),
+    _family("number/scale", "n", 1, "{n}*{k}", "multiply {n} by {k}", "{n} times {k}", "scale {n} by {k}"),
+    _family("number/less", "nm", 1, "{n}-{m}", "subtract {m} from {n}", "{n} minus {m}", "{n} less {m}"),
+    _family("number/gap", "nm", 2, "abs({n}-{m})", "distance from {n} to {m}", "gap of {n} and {m}", "how far is {n} from {m}", symmetric=True),
+    _family("number/product-plus", "nm", 2, "{n}*{m}+{k}", "multiply {n} by {m} then add {k}", "{n} times {m}, plus {k}", "product of {n} and {m}, plus {k}", symmetric=True),
+    _family("number/divides", "n", 1, "{n}%{k}==0", "is {n} divisible by {k}", "true if {k} divides {n}", "is {n} a multiple of {k}"),
+    _family("number/choose", "nm", 2, "{n} if {n}>{k} else {m}", "{n} if over {k} else {m}", "if {n} above {k} give {n} else {m}", "{n} when more than {k}, or {m}"),
+    _family("text/repeat", "s", 1, "{s}*{k}", "repeat {s} {k} times", "{k} copies of {s}", "{s} said {k} times"),
+    _family("text/cut", "s", 1, "{s}[:{k}]", "first {k} letters of {s}", "take {k} letters of {s}", "cut {s} to {k} letters"),
+    _family("text/upper-repeat", "s", 2, "{s}.upper()*{k}", "uppercase {s} then repeat {k} times", "{k} copies of {s} in capitals", "capitals of {s} said {k} times"),
+    _family("list/sum-scaled", "l", 2, "sum({l})*{k}", "sum of {l} times {k}", "add up {l} then multiply by {k}", "total of {l} scaled by {k}"),
+    _family("list/over", "l", 2, "[i for i in {l} if i>{k}]", "items of {l} over {k}", "keep items of {l} above {k}", "filter {l} for more than {k}"),
+    _family("list/each-scaled", "l", 2, "[i*{k} for i in {l}]", "each item of {l} times {k}", "multiply items of {l} by {k}", "scale every item of {l} by {k}"),
+)  # fmt: skip
+NAMES = {"n": "abdnx", "m": "cuvyz", "s": "pqrst", "l": "eghkl"}
+EDGES: Mapping[str, Sequence[Any]] = {"n": (0, -1, 1), "m": (0, 1, -1), "s": ("", "a"), "l": ([], [0])}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One hidden call and what it returns."""
+
+    args: tuple[Any, ...]
+    expected: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One program of a family: names and constants filled in."""
+
+    family: Family
+    names: tuple[str, ...]
+    """Parameters of f, in order."""
+    values: Mapping[str, Any]
+
+    @property
+    def expression(self) -> str:
+        return self.family.body.format(**self.values)
+
+    @property
+    def constants(self) -> int:
+        """How many constants the expression has."""
+        return sum(f"{{{c}}}" in self.family.body for c in "kj")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A function to write.
+
+    The solution file is `prefix + answer`; `prompt` is what a policy reads."""
+
+    name: str
+    family: str
+    prompt: str
+    prefix: str
+    oracle: str
+    cases: tuple[Case, ...]
+    difficulty: float
+
+
+def task(seed: int, split: Split, index: int) -> Task:
+    """Item `index` of a split."""
+    rng = random.Random(f"{seed}/{split.value}/{index}")
+    program, wording = _draw(rng, split)
+    return Task(
+        name=f"{split.value}/{seed}/{index}",
+        family=program.family.name,
+        prompt=_prompt(program, wording),
+        prefix=f"def f({','.join(program.names)}):\n    ",
+        oracle=f"return {program.expression}\n",
+        cases=_cases(rng, program),
+        difficulty=_difficulty(program, wording),
+    )
+
+
+def tasks(seed: int, split: Split, count: int) -> list[Task]:
+    """The first `count` items of a split with distinct prompts.
+
+    Raises ValueError when the families cannot give that many."""
+    found: dict[str, Task] = {}
+    for index in range(count * 20):
+        if len(found) == count:
+            break
+        item = task(seed, split, index)
+        found.setdefault(item.prompt, item)
+    if len(found) < count:
+        raise ValueError(f"only {len(found)} distinct {split.value} tasks, not {count}; ask for fewer")
+    return list(found.values())
+
+
+def sft_examples(seed: int, count: int) -> Iterator[dict[str, str]]:
+    """Prompts with their solutions, of programs that no other split has; the completion has no newline."""
+    for index in range(count):
+        rng = random.Random(f"{seed}/{Split.WARM_START.value}/{index}")
+        program, wording = _draw(rng, Split.WARM_START)
+        yield {"prompt": _prompt(program, wording), "completion": f"return {program.expression}"}
+
+
+def _draw(rng: random.Random, split: Split) -> tuple[Program, int]:
+    while True:
+        family = rng.choice(FAMILIES)
+        values: dict[str, Any] = {kind: rng.choice(NAMES[kind]) for kind in family.args}
+        values["k"] = rng.randint(2, MAX_CONSTANT - 1)
+        values["j"] = rng.randint(values["k"] + 1, MAX_CONSTANT)
+        names = tuple(values[kind] for kind in family.args)
+        program = Program(family=family, names=names, values=values)
+        if _bucket(program.expression) in BUCKETS[split]:
+            return program, rng.randrange(len(family.wordings))
+
+
+def _bucket(expression: str) -> int:
+    return hashlib.sha256(expression.encode()).digest()[0] % 10
+
+
+def _prompt(program: Program, wording: int) -> str:
+    requirement = program.family.wordings[wording].format(**program.values)
+    return f"def f({','.join(program.names)}): {requirement}\n"
+
+
+def _difficulty(program: Program, wording: int) -> float:
+    """From 0 (give back the argument) to 0.9 (two steps, two constants, an indirect wording)."""
+    return round(
+        0.3 * program.family.steps + 0.1 * program.constants + 0.05 * wording,
+        3,
+    )
+
+
+def _cases(rng: random.Random, program: Program) -> tuple[Case, ...]:
+    """Edge cases, a call for each rival that tells it apart, and more until there are enough and they
+    vary."""
+    rows = _edge_rows(program.family) + [_telling(rng, program, rival) for rival in _rivals(program)]
+    while len(rows) < CASES or _constant(_results(program, rows)):
+        rows.append(_row(rng, program))
+    return tuple(Case(args=r, expected=e) for r, e in zip(rows, _results(program, rows), strict=True))
+
+
+def _telling(rng: random.Random, program: Program, rival: Program) -> tuple[Any, ...]:
+    """A call on which the two programs differ."""
+    while True:
+        row = _row(rng, program)
+        if _results(program, [row]) != _results(rival, [row]):
+            return row
+
+
+def _constant(results: Sequence[Any]) -> bool:
+    return all(result == results[0] for result in results)
+
+
+def _edge_rows(family: Family) -> list[tuple[Any, ...]]:
+    return [tuple(EDGES[kind][i] for kind in family.args) for i in range(2)]
+
+
+def _row(rng: random.Random, program: Program) -> tuple[Any, ...]:
+    return tuple(_value(rng, kind, program) for kind in program.family.args)
+
+
+def _value(rng: random.Random, kind: str, program: Program) -> Any:
+    if kind == "s":
+        return "".join(rng.choice("abcdeXYZ ") for _ in range(rng.randint(12, 18)))
+    if kind == "l":
+        return [_number(rng, program) for _ in range(rng.randint(3, 7))]
+    return _number(rng, program)
+
+
+def _number(rng: random.Random, program: Program) -> int:
+    """Near one of the program's constants a third of the time: that is where off-by-one programs differ."""
+    if rng.random() < 1 / 3:
+        return rng.choice((program.values["k"], program.values["j"])) + rng.randint(-1, 1)
+    return rng.randint(-20, 40)
+
+
+def _rivals(program: Program) -> Iterator[Program]:
+    """Programs that a wrong answer is likely to be."""
+    values, family = program.values, program.family
+    for constant in ("k", "j"):
+        if f"{{{constant}}}" in family.body:
+            for step in (-1, 1):
+                yield replace(program, values={**values, constant: values[constant] + step})
+    if family.args == "nm" and not family.symmetric:
+        yield replace(program, values={**values, "n": values["m"], "m": values["n"]})
+
+
+def _results(program: Program, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """What one of our own expressions gives for each call."""
+    code = compile(program.expression, program.family.name, "eval")
+    return [eval(code, {}, dict(zip(program.names, row, strict=True))) for row in rows]
