@@ -58,10 +58,10 @@ class Display:
         """A stage that fills from 0 to `total`."""
         bar = self.bars.add_task(name, total=total)
         stage = Stage(display=self, bar=bar, total=total, name=name)
-        self._say(f"{name} …")
+        self.say(f"{name} …")
         yield stage
         stage.at(total)
-        self._say(f"{name}: done")
+        self.say(f"{name}: done")
 
     def show(self, stats: RunStats, *, reward: float | None) -> None:
         """Figures of a run under way."""
@@ -74,7 +74,7 @@ class Display:
         }
         self.figures = Text("   ".join(f"{k} {v}" for k, v in parts.items()), style="cyan")
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         if not self.console.is_terminal:
             self.console.print(f"[{monotonic() - self.started:6.1f} s] {line}", highlight=False)
 
@@ -95,7 +95,7 @@ class Stage:
         if 0 < tenth < 10 and tenth > self.said:
             self.said = tenth
             figures = f"   {self.display.figures.plain}" if self.display.figures.plain else ""
-            self.display._say(f"{self.name}: {done}/{self.total}{figures}")
+            self.display.say(f"{self.name}: {done}/{self.total}{figures}")
 
 
 def _number(value: float | None, form: str) -> str:
