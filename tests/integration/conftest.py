@@ -1,4 +1,4 @@
-"""Real servers, one of each a session, and fresh databases, virtual hosts and buckets a test."""
+"""Real servers, one of each a session, and fresh databases, virtual hosts and places in the bucket a test."""
 
 import os
 import subprocess
@@ -93,8 +93,8 @@ def s3_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def s3_url(s3_server: S3Server, s3_credentials: None) -> str:
-    """URL for `open_store` of a bucket that nobody else uses; `prepare()` makes it."""
-    return s3_server.bucket()
+    """URL for `open_store` of a place that nobody else uses."""
+    return s3_server.place()
 
 
 def migrate(url: str, revision: str = "head") -> None:

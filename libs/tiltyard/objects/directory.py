@@ -157,7 +157,7 @@ class DirectoryStore:
             raise InvalidKey(f"object key {link.relative_to(self.root)} is a folder of other keys")
         target = os.path.relpath(blob, link.parent)
         with self._exclusive():
-            link.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder(link)
             if replace and link.is_symlink():
                 self._replace(link, target)
             else:
@@ -165,6 +165,13 @@ class DirectoryStore:
         if self._fsync:
             _sync_folder(link.parent)
             _sync_folder(self._content)
+
+    def _make_folder(self, link: Path) -> None:
+        try:
+            link.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            key = link.relative_to(self.root)
+            raise InvalidKey(f"object key {key} lies below another key in {self.root}") from error
 
     def _replace(self, link: Path, target: str) -> None:
         fresh = self._content / f"link-{uuid4().hex}"
@@ -220,8 +227,6 @@ class DirectoryStore:
         try:
             yield
         except OSError as error:
-            if error.errno in (errno.ENOTDIR, errno.EISDIR):
-                raise InvalidKey(f"object key {key!r} lies below another key in {self.root}") from error
             kind = ObjectStoreRefused if error.errno in REFUSALS else ObjectStoreUnavailable
             raise kind(
                 f"object {key!r} in {self.root}: {error}; check the folder, its owner and its disk"

@@ -43,9 +43,9 @@ def files(store: DirectoryStore) -> list[str]:
 def test_changed_bytes_are_corrupt_and_never_returned(store: DirectoryStore, tmp_path: Path) -> None:
     store.put("key", b"the truth")
     (store.root / "key").write_bytes(b"another truth")
-    with pytest.raises(ObjectCorrupt, match="'key'.* is corrupt"):
+    with pytest.raises(ObjectCorrupt, match=r"'key'.* is corrupt"):
         store.get("key")
-    with pytest.raises(ObjectCorrupt, match="'key'.* is corrupt"):
+    with pytest.raises(ObjectCorrupt, match=r"'key'.* is corrupt"):
         store.get_to("key", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 

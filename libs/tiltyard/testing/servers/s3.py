@@ -16,6 +16,7 @@ from tiltyard.objects.s3 import S3Store, s3_client
 from tiltyard.objects.store import ObjectError
 from tiltyard.testing.servers.daemon import Daemon, free_ports, listening
 
+BUCKET = "tiltyard"
 ACCESS_KEY = "tiltyard-test"
 SECRET_KEY = "not-a-secret"
 
@@ -62,9 +63,9 @@ class S3Server:
     def kill(self) -> None:
         self.daemon.kill()
 
-    def bucket(self) -> str:
-        """URL for `open_store` of a bucket that does not exist yet; `prepare()` makes it."""
-        return f"s3://t{secrets.token_hex(6)}/p?{urlencode({'endpoint': self.endpoint})}"
+    def place(self) -> str:
+        """URL for `open_store` of an unused prefix in the bucket (a bucket costs SeaweedFS seven volumes)."""
+        return f"s3://{BUCKET}/t{secrets.token_hex(6)}?{urlencode({'endpoint': self.endpoint})}"
 
     @staticmethod
     def credentials() -> dict[str, str]:
