@@ -7,6 +7,7 @@ Does not: decide validity beyond that; `core.outcome` does."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class NoReward(ValueError):
 
 
 def reward(scores: Sequence[Score]) -> float:
-    """The reward in [0, 1]: the weighted mean of the scores that count.
+    """The reward in [0, 1]: the weighted mean of the scores that count, exactly 1 for full marks.
 
     Raises `NoReward` when a gate abstained or no weighted component gave a value."""
     for score in scores:
@@ -40,8 +41,8 @@ def reward(scores: Sequence[Score]) -> float:
         raise NoReward("no component gave a score")
     if any(s.gate and s.value is not None and s.value < 1.0 for s in scores):
         return 0.0
-    total = sum(s.weight for s in given)
-    return sum(s.weight * s.value for s in _counting(given) if s.value is not None) / total
+    total = fsum(s.weight for s in given)
+    return fsum(s.weight * s.value for s in _counting(given) if s.value is not None) / total
 
 
 def _counting(given: Sequence[Score]) -> list[Score]:
