@@ -2,7 +2,7 @@
 
 Guarantees: `MOVES` is the whole table; a move that is not in it does not exist, and every move that somebody
 other than the holder makes raises the fence.
-Does not: write anything. `tiltyard.store.rollouts` carries moves out, and nothing else changes a state."""
+Does not: write anything. `tiltyard.store.moves` carries moves out, and nothing else changes a state."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -71,7 +71,7 @@ class Move:
     actors: frozenset[Actor]
     """Who may make it."""
     holders: frozenset[Actor] = frozenset()
-    """Those of `actors` that hold the rollout while making it; they leave the fence as it is."""
+    """Those of `actors` that leave the fence as it is: they hold the rollout, or ask its holder to stop."""
 
     def raises_fence(self, actor: Actor) -> bool:
         return actor not in self.holders
@@ -105,6 +105,10 @@ def _held(holder: Actor, *others: Actor) -> Move:
     return Move(actors=frozenset({holder, *others}), holders=frozenset({holder}))
 
 
+def _asked(*actors: Actor) -> Move:
+    return Move(actors=frozenset(actors), holders=frozenset(actors))
+
+
 MOVES: dict[tuple[State, State], Move] = {
     (State.QUEUED, State.GRANTED): Move(actors=frozenset({_D})),
     (State.QUEUED, State.EXPIRED): Move(actors=frozenset({_D})),
@@ -114,8 +118,8 @@ MOVES: dict[tuple[State, State], Move] = {
     (State.RUNNING, State.QUEUED): _held(_R, _D),
     (State.RUNNING, State.FAILED): _held(_R, _D),
     (State.RUNNING, State.DEAD): Move(actors=frozenset({_D})),
-    (State.RUNNING, State.PREEMPTING): _held(_D),
-    (State.RUNNING, State.CANCELLING): _held(_D, _P),
+    (State.RUNNING, State.PREEMPTING): _asked(_D),
+    (State.RUNNING, State.CANCELLING): _asked(_D, _P),
     (State.PREEMPTING, State.QUEUED): _held(_R, _D),
     (State.CANCELLING, State.CANCELLED): _held(_R, _D),
     (State.PRODUCED, State.SCORED): _held(_E),
