@@ -27,8 +27,8 @@ def grant(work: UnitOfWork, leader: Leader, publisher: Publisher) -> int:
     """Grant what fits and wake the runners it went to; how many grants."""
     with work() as session:
         leadership.still(session, leader)
-        runners = [r for r in fleet.alive(session) if not r.draining and r.aboard < r.slots]
-        free = sum(r.slots - r.aboard for r in runners)
+        runners = [r for r in fleet.alive(session) if r.free]
+        free = sum(r.free for r in runners)
         waiting = rollouts.queued(session, min(free, MOST_AT_ONCE)) if free else []
         keys = {q.key.rollout_id: q.key for q in waiting}
         grants = [

@@ -25,6 +25,13 @@ class Runner:
     slots: int
     aboard: int = 0
     draining: bool = False
+    lonely: bool = False
+    """Whether a rollout is aboard that must be alone: it gets nothing beside it."""
+
+    @property
+    def free(self) -> int:
+        """Rollouts that may be granted to it now."""
+        return 0 if self.draining or self.lonely else max(0, self.slots - self.aboard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +76,20 @@ def allot(queued: Sequence[tuple[str, bool]], runners: Iterable[Runner]) -> Mapp
 
     `queued` holds (rollout id, must run alone). A lonely rollout goes only to an empty runner, and fills
     it."""
-    free = {r.incarnation: r.slots - r.aboard for r in runners if not r.draining}
-    empty = {r.incarnation for r in runners if r.aboard == 0 and not r.draining}
+    hosts = [r for r in runners if r.free]
+    free = {r.incarnation: r.free for r in hosts}
+    empty = {r.incarnation for r in hosts if not r.aboard}
     grants: dict[str, list[str]] = {}
     for rollout, alone in queued:
         choice = sorted(empty) if alone else sorted(free, key=lambda i: (-free[i], i))
-        if not choice or free[choice[0]] <= 0:
-            if alone:
-                continue
+        if not choice and alone:
+            continue
+        if not choice:
             break
         chosen = choice[0]
         grants.setdefault(chosen, []).append(rollout)
-        free[chosen] = 0 if alone else free[chosen] - 1
         empty.discard(chosen)
+        free[chosen] -= free[chosen] if alone else 1
+        if not free[chosen]:
+            del free[chosen]
     return grants

@@ -72,8 +72,8 @@ def alive(session: Session) -> list[Runner]:
     """Living incarnations with how many rollouts each has aboard."""
     rows = session.execute(
         text(
-            "SELECT n.incarnation, n.last_heartbeat, n.slots, n.draining, count(r.id) AS aboard FROM"
-            " runners n"
+            "SELECT n.incarnation, n.last_heartbeat, n.slots, n.draining, count(r.id) AS aboard,"
+            " coalesce(bool_or(r.alone), false) AS lonely FROM runners n"
             " LEFT JOIN rollouts r ON r.incarnation = n.incarnation"
             " AND r.state IN ('GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING')"
             " WHERE n.alive GROUP BY n.incarnation"
@@ -86,6 +86,7 @@ def alive(session: Session) -> list[Runner]:
             slots=r.slots,
             aboard=r.aboard,
             draining=r.draining,
+            lonely=r.lonely,
         )
         for r in rows
     ]
