@@ -3,6 +3,7 @@
 Guarantees: every number is counted from rows at the moment of asking.
 Does not: judge whether the records agree; `store.ledger` does."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -125,3 +126,35 @@ def stats(session: Session, run_id: str) -> RunStats:
 
 def _counted(session: Session, sql: str, values: dict[str, Any]) -> dict[str, int]:
     return {str(name): count for name, count in session.execute(text(sql), values)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """Every rollout whose oldest token came from one policy version, filtered groups included."""
+
+    version: int
+    mean: float
+    low: float
+    """Lower quartile of the groups' means."""
+    high: float
+    valid: int
+
+
+def curve(session: Session, run_id: str) -> tuple[CurvePoint, ...]:
+    """Reward by policy version, as generated: the curve that filtering does not bend."""
+    rows = session.execute(
+        text(
+            "SELECT version, sum(total) / sum(valid) AS mean, sum(valid) AS valid,"
+            " percentile_cont(0.25) WITHIN GROUP (ORDER BY total / valid) AS low,"
+            " percentile_cont(0.75) WITHIN GROUP (ORDER BY total / valid) AS high FROM ("
+            "SELECT min(oldest_version) AS version, sum(reward) AS total, count(reward) AS valid"
+            " FROM rollouts"
+            " WHERE run_id = :run AND reward IS NOT NULL GROUP BY group_id) groups"
+            " WHERE version IS NOT NULL GROUP BY version ORDER BY version"
+        ),
+        {"run": run_id},
+    )
+    return tuple(
+        CurvePoint(version=r.version, mean=float(r.mean), low=r.low, high=r.high, valid=int(r.valid))
+        for r in rows
+    )

@@ -1,0 +1,45 @@
+"""The registry as an ASGI application.
+
+Guarantees: whoever comes in has passed the gate; whatever goes wrong goes out as a problem.
+Does not: open connections; `Ports` brings them."""
+
+from fastapi import FastAPI
+
+from services.registry import openapi, problem
+from services.registry.api import artifacts, health, rollouts, runs, tasks
+from services.registry.console import entry, routes
+from services.registry.console.page import Pages
+from services.registry.gate import Gate
+from services.registry.gauges import Gauges, Timed
+from services.registry.ports import Ports
+
+DESCRIPTION = """Tasks in, better policies out.
+
+Every list is a page: pass `next_cursor` back as `cursor` until it is null. Every error is a
+problem document (RFC 9457) whose `faults` name each wrong path. A POST may carry an `Idempotency-Key`."""
+BODY_LIMIT = 32_000_000
+
+
+def create_app(
+    ports: Ports, gauges: Gauges, *, hosts: tuple[str, ...] = (), body_limit: int = BODY_LIMIT
+) -> FastAPI:
+    """The application over its ports. `hosts` are the Host names served beside the loopback's."""
+    app = FastAPI(
+        title="Tiltyard registry", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None
+    )
+    app.state.ports, app.state.gauges, app.state.pages = ports, gauges, Pages()
+    problem.install(app)
+    app.add_exception_handler(entry.LoggedOut, entry.on_logged_out)
+    for module in (tasks, artifacts, runs, rollouts, health, entry, routes):
+        app.include_router(module.router)
+    app.add_middleware(
+        Gate,
+        token=ports.token,
+        hosts=hosts,
+        body_limit=body_limit,
+        upload_limit=ports.max_artifact_bytes,
+    )
+    app.add_middleware(Timed, gauges=gauges)
+    app.add_middleware(problem.LastResort)
+    openapi.install(app)
+    return app

@@ -1,0 +1,65 @@
+"""The ledger of a run, as the registry answers it.
+
+Guarantees: rows are read in one snapshot; each committed step's manifest is read from the object store, and
+one that cannot be read is a discrepancy.
+Does not: mend anything."""
+
+import asyncio
+from collections import Counter
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from tiltyard.contracts.document import InvalidDocument
+from tiltyard.contracts.http import Discrepancy, LedgerView
+from tiltyard.contracts.records import StepManifest, unpack
+from tiltyard.core.ledger import Records, reconcile
+from tiltyard.objects import ObjectError, ObjectStore
+from tiltyard.store import ledger
+from tiltyard.store.database import AsyncUnitOfWork, now
+
+MOST_DISCREPANCIES = 200
+"""Named in one answer."""
+
+
+async def check(work: AsyncUnitOfWork, objects: ObjectStore, run_id: str) -> LedgerView:
+    """Reconcile every record of a run."""
+    records, keys, at = await work.run(_read, run_id)
+    found = await asyncio.to_thread(_manifests, objects, keys)
+    return await asyncio.to_thread(_view, run_id, ledger.with_manifests(records, found), at)
+
+
+def _read(session: Session, run_id: str) -> tuple[Records, dict[int, str], datetime]:
+    session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+    return ledger.load(session, run_id), ledger.manifest_keys(session, run_id), now(session)
+
+
+def _manifests(objects: ObjectStore, keys: dict[int, str]) -> dict[int, frozenset[str] | str]:
+    return {step: _trained(objects, key) for step, key in keys.items()}
+
+
+def _trained(objects: ObjectStore, key: str) -> frozenset[str] | str:
+    """Rollouts that a manifest lists as trained, or why it cannot be read."""
+    try:
+        manifest = unpack(StepManifest, objects.get(key), what=f"manifest {key}")
+    except (ObjectError, InvalidDocument, ValueError) as error:
+        return f"manifest {key}: {error}"
+    return frozenset(r.rollout_id for g in manifest.groups for r in g.rollouts if r.advantage is not None)
+
+
+def _view(run_id: str, records: Records, at: datetime) -> LedgerView:
+    odd = reconcile(records)
+    states = Counter(str(r.state) for r in records.rollouts)
+    return LedgerView(
+        run_id=run_id,
+        planned_groups=records.groups_planned,
+        created=len(records.rollouts),
+        by_state=dict(sorted(states.items())),
+        trained_steps=sum(s.committed for s in records.steps),
+        balanced=not odd,
+        discrepancies=tuple(
+            Discrepancy(rule=d.rule, row=d.row, detail=d.detail) for d in odd[:MOST_DISCREPANCIES]
+        ),
+        checked_at=at,
+    )
