@@ -318,3 +318,16 @@ def unannounced(session: Session, older_than: timedelta, limit: int = 256) -> li
             {"age": older_than, "limit": limit},
         ).scalars()
     )
+
+
+def announced(session: Session, rollout_ids: Sequence[str]) -> list[str]:
+    """Mark the waiting gradings of these rollouts as announced, by whoever made them; their ids."""
+    return list(
+        session.execute(
+            text(
+                "UPDATE gradings SET announced_at = clock_timestamp()"
+                " WHERE rollout_id = ANY(:ids) AND state = 'QUEUED' RETURNING id"
+            ).bindparams(bindparam("ids", type_=ARRAY(Text))),
+            {"ids": list(rollout_ids)},
+        ).scalars()
+    )
