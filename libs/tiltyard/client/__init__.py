@@ -5,6 +5,6 @@ POST carries an Idempotency-Key, so that a repetition does nothing twice.
 Does not: cache."""
 
 from tiltyard.client.client import Client
-from tiltyard.client.errors import ApiError, Unreachable
+from tiltyard.client.errors import ApiError, ClientError, Unreachable
 
-__all__ = ["ApiError", "Client", "Unreachable"]
+__all__ = ["ApiError", "Client", "ClientError", "Unreachable"]
