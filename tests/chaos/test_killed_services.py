@@ -1,4 +1,4 @@
-"""Real services die by SIGKILL under a run: it ends, its ledger reconciles, nothing is trained twice.
+"""Real services die by SIGKILL under a run: it ends, its ledger reconciles, nothing is trained twice."""
 
 import itertools
 import os
