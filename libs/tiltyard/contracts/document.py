@@ -47,11 +47,19 @@ def parse(model: type[D], data: object, *, what: str) -> D:
 
 
 def faults_of(error: ValidationError, model: type[BaseModel] | None = None) -> tuple[Fault, ...]:
-    """Every fault of a validation, unknown keys with a suggestion."""
+    """Every fault of a validation, unknown keys with a suggestion.
+
+    A list that is "too short" only because its items are wrong is no fault of its own."""
+    rows = error.errors()
     return tuple(
         Fault(path=".".join(map(str, row["loc"])), message=_message(dict(row), model))
-        for row in error.errors()
+        for row in rows
+        if row["type"] != "too_short" or not any(_beneath(other["loc"], row["loc"]) for other in rows)
     )
+
+
+def _beneath(path: tuple[int | str, ...], root: tuple[int | str, ...]) -> bool:
+    return len(path) > len(root) and path[: len(root)] == root
 
 
 def _message(row: Mapping[str, Any], model: type[BaseModel] | None) -> str:
@@ -69,9 +77,20 @@ def _known_keys(model: type[BaseModel] | None, path: tuple[int | str, ...]) -> l
         return []
     models = [model]
     for step in path:
-        found = [m for owner in models for m in _submodels(owner, step)]
-        models = found or models
+        models = _narrowed(models, step) or models
     return sorted({name for m in models for name in m.model_fields})
+
+
+def _narrowed(models: list[type[BaseModel]], step: int | str) -> list[type[BaseModel]]:
+    """The members of a union that carry the tag `step`, else what the field `step` holds."""
+    tagged = [m for m in models if len(models) > 1 and _tag(m) == step]
+    return tagged or [m for owner in models for m in _submodels(owner, step)]
+
+
+def _tag(model: type[BaseModel]) -> object:
+    field = model.model_fields.get("kind")
+    values = get_args(field.annotation) if field else ()
+    return values[0] if len(values) == 1 else None
 
 
 def _submodels(owner: type[BaseModel], step: int | str) -> Iterator[type[BaseModel]]:

@@ -26,17 +26,43 @@ def _clean_text(text: str) -> str:
     return text
 
 
+def _clean_json(value: JsonValue) -> JsonValue:
+    if isinstance(value, str):
+        _clean_text(value)
+    elif isinstance(value, list):
+        for item in value:
+            _clean_json(item)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _clean_text(key)
+            _clean_json(item)
+    return value
+
+
 def _inside(path: str) -> str:
-    """A relative path that stays inside the folder it is written to."""
-    parts = PurePosixPath(_clean_text(path)).parts
-    if not parts or path.startswith("/") or ".." in parts or len(path) > 255 or "\\" in path:
+    """A relative path that stays inside the folder it is written to, in its plain form."""
+    pure = PurePosixPath(_clean_text(path))
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts or len(path.encode()) > 255 or "\\" in path:
         raise ValueError(f"path {path!r} must be relative, inside the work folder and at most 255 characters")
+    if str(pure) != path or not path.isprintable():
+        raise ValueError(
+            f"path {path!r} is not in its plain form; write it without '.', '//' and control signs"
+        )
     return path
 
 
+def _no_file_is_a_folder(files: dict[str, str]) -> dict[str, str]:
+    for path in files:
+        for folder in map(str, PurePosixPath(path).parents):
+            if folder in files:
+                raise ValueError(f"file {folder!r} is also the folder of {path!r}; rename one")
+    return files
+
+
 Text = Annotated[str, Field(max_length=MAX_TEXT), AfterValidator(_clean_text)]
+Json = Annotated[JsonValue, AfterValidator(_clean_json)]
 RelativePath = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_inside)]
-Files = Annotated[dict[RelativePath, Text], Field(max_length=MAX_FILES)]
+Files = Annotated[dict[RelativePath, Text], Field(max_length=MAX_FILES), AfterValidator(_no_file_is_a_folder)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._/-]*$")]
 
 
@@ -67,7 +93,7 @@ class Interface(Document):
     prefix: Text = ""
     """Put before the answer in the file."""
     suffix: Text = ""
-    stop: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = Field(default=(), max_length=8)
+    stop: tuple[Annotated[Text, Field(min_length=1, max_length=100)], ...] = Field(default=(), max_length=8)
     """Generation ends before any of these."""
 
 
@@ -88,8 +114,8 @@ class Limits(Document):
 class Case(Document):
     """One hidden call and what it must return, as JSON values."""
 
-    args: tuple[JsonValue, ...] = ()
-    expected: JsonValue
+    args: tuple[Json, ...] = ()
+    expected: Json
 
 
 class ComponentBase(Document):
@@ -122,7 +148,7 @@ class PythonTestsComponent(ComponentBase):
     files: Files = Field(min_length=1)
     """Test modules; each `test_…` function is one test, and `from solution import f` gives a proxy of the
     policy's f."""
-    expected: tuple[str, ...] = Field(min_length=1, max_length=10_000)
+    expected: tuple[Text, ...] = Field(min_length=1, max_length=10_000)
     """Exact ids (`module.function`) that must all pass; one missing is a failure."""
     partial: bool = False
 
@@ -174,13 +200,14 @@ class TaskSpec(Document):
     tags: tuple[Name, ...] = Field(default=(), max_length=64)
     difficulty: float | None = Field(default=None, ge=0, le=1)
     """The author's estimate: the share of a beginner's tries that fail."""
-    lineage: dict[str, str] = Field(default_factory=dict, max_length=32)
+    lineage: dict[Text, Text] = Field(default_factory=dict, max_length=32)
     """Where the task comes from: source, licence, parent, generator."""
 
     @model_validator(mode="after")
     def _the_solution_is_not_a_given_file(self) -> "TaskSpec":
         if self.interface.file in self.environment.files:
             raise ValueError(f"interface.file {self.interface.file!r} is also one of environment.files")
+        _no_file_is_a_folder({**self.environment.files, self.interface.file: ""})
         return self
 
     def hidden(self) -> "HiddenSpec":
