@@ -8,11 +8,12 @@ Keys: `runs/<run>/rollouts/<rollout>/<fence>/attempt.json.gz`, `…/gradings/<nu
 
 import gzip
 import json
+import zlib
 from datetime import datetime
 from io import BytesIO
 from typing import Literal, TypeVar
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from tiltyard.contracts.document import Document, canonical_json, parse
 from tiltyard.core.outcome import Outcome
@@ -34,6 +35,16 @@ class Turn(Document):
     """Policy version of each token; as long as `token_ids`."""
     text: str
     finish_reason: str
+
+    @model_validator(mode="after")
+    def _one_of_each_for_each_token(self) -> "Turn":
+        tokens, logprobs, versions = len(self.token_ids), len(self.logprobs), len(self.policy_versions)
+        if not tokens == logprobs == versions:
+            raise ValueError(
+                f"{tokens} token_ids, {logprobs} logprobs, {versions} policy_versions: each token needs one of"
+                " each"
+            )
+        return self
 
 
 class AttemptRecord(Document):
@@ -151,14 +162,21 @@ def pack(record: Document) -> bytes:
 MAX_RECORD = 256_000_000
 
 
-def unpack(model: type[R], data: bytes, *, what: str) -> R:
-    """The record in `data`; raises `InvalidDocument`, or ValueError when it is no gzipped JSON of at most 256
-    MB."""
+def unpack(model: type[R], data: bytes, *, what: str, limit: int = MAX_RECORD) -> R:
+    """The record in `data`; raises `InvalidDocument`, or ValueError when it is no gzipped JSON of at most
+    `limit` bytes."""
     try:
-        with gzip.GzipFile(fileobj=BytesIO(data)) as stream:
-            raw = stream.read(MAX_RECORD + 1)
-        if len(raw) > MAX_RECORD:
-            raise ValueError(f"{what} is larger than {MAX_RECORD} bytes unpacked")
-        return parse(model, json.loads(raw), what=what)
-    except (OSError, EOFError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        values = json.loads(_gunzip(data, limit))
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{what} is not gzipped JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what} is not gzipped JSON that can be read: {error}") from error
+    return parse(model, values, what=what)
+
+
+def _gunzip(data: bytes, limit: int) -> bytes:
+    with gzip.GzipFile(fileobj=BytesIO(data)) as stream:
+        raw = stream.read(limit + 1)
+    if len(raw) > limit:
+        raise ValueError(f"it is larger than {limit} bytes unpacked")
+    return raw
