@@ -5,7 +5,7 @@ Does not: look the taskset or the policy up; the registry does."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tiltyard.contracts.document import Document
 from tiltyard.contracts.task_spec import Name
@@ -24,6 +24,16 @@ class FreshPolicy(Document):
     heads: int = Field(default=4, ge=1, le=128)
     mlp_ratio: float = Field(default=3.0, gt=0, le=16)
     max_positions: int = Field(default=256, ge=16, le=131_072)
+
+    @field_validator("heads")
+    @classmethod
+    def _heads_fit(cls, heads: int, info: ValidationInfo) -> int:
+        size = info.data.get("hidden_size")
+        if size is not None and size % (2 * heads):
+            raise ValueError(
+                f"hidden_size {size} must be an even multiple of heads: rotary positions need that"
+            )
+        return heads
 
 
 class Sampling(Document):
@@ -111,6 +121,15 @@ class TrainRun(RunBase):
     optimizer: Optimizer = Optimizer()
     loss: Loss = Loss()
     rollouts: RolloutRules = RolloutRules()
+
+    @model_validator(mode="after")
+    def _groups_can_settle(self) -> "TrainRun":
+        if self.min_valid > self.group_size:
+            raise ValueError(
+                f"min_valid is {self.min_valid}, more than group_size {self.group_size}: every group would be"
+                " filtered"
+            )
+        return self
 
 
 class EvaluationRun(RunBase):
