@@ -41,7 +41,7 @@ class Turn(Document):
         tokens, logprobs, versions = len(self.token_ids), len(self.logprobs), len(self.policy_versions)
         if not tokens == logprobs == versions:
             raise ValueError(
-                f"{tokens} token_ids, {logprobs} logprobs, {versions} policy_versions: each token needs one of"
+                f"{tokens} token_ids, {logprobs} logprobs, {versions} policy_versions: a token needs one of"
                 " each"
             )
         return self
