@@ -56,7 +56,7 @@ def _task(problem: Mapping[str, str]) -> TaskSpec:
 
 
 def _tests(problem: Mapping[str, str]) -> str:
-    """The dataset's check behind the prompt, whose helpers some checks call; its own function stays a stub."""
+    """The dataset's check behind the prompt, whose helpers some checks call; its own function is a stub."""
     entry = problem["entry_point"]
     return (
         f"{problem['prompt']}    raise NotImplementedError\n\n\n"

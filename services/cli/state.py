@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO
 
 FORMAT = "tiltyard state 1"
-DEFAULT = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "tiltyard"
 
 
 class StateError(RuntimeError):

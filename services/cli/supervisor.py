@@ -61,6 +61,7 @@ class Supervisor:
     poll_seconds: float = 0.1
     children: dict[str, Child] = field(default_factory=dict, init=False)
     _stopping: threading.Event = field(default_factory=threading.Event, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
     _monitor: threading.Thread | None = field(default=None, init=False)
 
@@ -95,7 +96,7 @@ class Supervisor:
                 raise ChildFailed(f"{name} ended {child.failures} times in a row:\n{tail(child.program.log)}")
 
     def _watch(self) -> None:
-        while not self._stopping.wait(self.poll_seconds):
+        while not self._ended.wait(self.poll_seconds):
             with self._lock:
                 for child in self.children.values():
                     self._heal(child)
@@ -112,12 +113,17 @@ class Supervisor:
             child.restarts += 1
 
     def stop(self) -> None:
-        """End every child, last started first; idempotent."""
+        """End every child, last started first; idempotent.
+
+        The monitor ends last: children that it started again die with its thread."""
         self._stopping.set()
+        with self._lock:
+            children = list(self.children.values())
+        for child in reversed(children):
+            _end(child)
+        self._ended.set()
         if self._monitor is not None:
             self._monitor.join()
-        for child in reversed(list(self.children.values())):
-            _end(child)
 
 
 def _spawn(program: Program) -> subprocess.Popen[bytes]:
