@@ -1,0 +1,46 @@
+"""Isolated environments for code that models wrote: acquire, write, exec, read, and it is gone.
+
+Guarantees: nothing runs outside a sandbox; a demand that cannot be enforced is refused; results are typed.
+Does not: protect against a hole in the host's kernel, which native boxes share. Use docker with runsc or kata for hostile code."""
+
+from .backend import Box, SandboxBackend, Supply
+from .errors import (
+    CapabilityRefused,
+    FileFault,
+    FileTooLarge,
+    ImageFault,
+    InvalidExec,
+    InvalidLimits,
+    InvalidPath,
+    SandboxBusy,
+    SandboxError,
+    SandboxGone,
+    SandboxUnavailable,
+)
+from .limits import Limits
+from .native.backend import NativeBackend
+from .pool import PoolStats, WarmPool
+from .result import ExecOutcome, ExecResult
+
+__all__ = [
+    "Box",
+    "CapabilityRefused",
+    "ExecOutcome",
+    "ExecResult",
+    "FileFault",
+    "FileTooLarge",
+    "ImageFault",
+    "InvalidExec",
+    "InvalidLimits",
+    "InvalidPath",
+    "Limits",
+    "NativeBackend",
+    "PoolStats",
+    "SandboxBackend",
+    "SandboxBusy",
+    "SandboxError",
+    "SandboxGone",
+    "SandboxUnavailable",
+    "Supply",
+    "WarmPool",
+]

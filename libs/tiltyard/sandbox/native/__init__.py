@@ -1,0 +1,1 @@
+"""The native backend: Linux namespaces made by tilt-host, each held by a tilt-init."""

@@ -1,0 +1,162 @@
+/* The boxes of one pool: how many live, which cell each uses, what becomes of it.
+ *
+ * Guarantees: a cell goes to its next box only after the kernel has reported the death of the last one's PID 1, which it does
+ * only when every process of that PID namespace is gone; cells rest in a queue, so that memory that is still being given
+ * back is not charged to the next user. */
+#define _GNU_SOURCE
+#include "fleet.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SPARE = 4, NOBODY = -1 };
+
+struct fleet fleet;
+
+static struct box *boxes;                   /* one a cell that is held */
+static uint32_t box_count, box_room;
+static int32_t *slot_of_pid, slot_of_cell[MAX_CELLS];
+static uint32_t *resting, rest_head, rest_size;     /* a ring of slots without a box */
+static uint32_t last_life;
+
+static long most_pids(void) {
+    char text[32];
+    long most = read_at(proc_dir, "sys/kernel/pid_max", text, sizeof text) > 0 ? atol(text) : 0;
+    return most > 0 ? most : 4194304;
+}
+
+int fleet_open(const struct tilt_pool *pool) {
+    fleet.size = pool->size;
+    fleet.starting_most = pool->starting ? pool->starting : 1;
+    box_room = pool->size + SPARE;
+    boxes = calloc(box_room, sizeof *boxes);
+    resting = calloc(box_room, sizeof *resting);
+    slot_of_pid = calloc((size_t)most_pids() + 1, sizeof *slot_of_pid);     /* slot + 1; 0: nobody's */
+    memset(slot_of_cell, 0xff, sizeof slot_of_cell);
+    return boxes && resting && slot_of_pid ? 0 : ENOMEM;
+}
+
+static void rest(uint32_t slot) {
+    resting[(rest_head + rest_size++) % box_room] = slot;
+}
+
+static int new_cell(uint32_t *slot) {
+    struct box *box = &boxes[box_count];
+    int error = cell_take(&box->cell);
+    if (!error && (error = cgroup_make(box->cell.number, &fleet.recipe.limits)))
+        cell_free(&box->cell);
+    if (error)
+        return error;
+    slot_of_cell[box->cell.number] = (int32_t)box_count;
+    *slot = box_count++;
+    return 0;
+}
+
+/* A cell for the next box: one that has rested, else a new one; EAGAIN when all still rest. */
+static int find_cell(uint32_t *slot) {
+    bool room = box_count < box_room;
+    if (rest_size && (!room || rest_size >= SPARE) && cgroup_clean(boxes[resting[rest_head]].cell.number)) {
+        *slot = resting[rest_head];
+        rest_head = (rest_head + 1) % box_room;
+        rest_size--;
+        return cell_renew(&boxes[*slot].cell);
+    }
+    return room ? new_cell(slot) : EAGAIN;
+}
+
+int fleet_make(enum tilt_step *step) {
+    uint32_t slot;
+    *step = STEP_CELL;
+    int error = find_cell(&slot);
+    if (error)
+        return error;
+    struct box *box = &boxes[slot];
+    box->life = ++last_life;
+    *step = STEP_CLONE;
+    if ((error = box_clone(box, &fleet.recipe))) {
+        rest(slot);
+        return error;
+    }
+    box->state = BOX_STARTING;
+    slot_of_pid[box->pid] = (int32_t)slot + 1;
+    fleet.alive++;
+    fleet.starting++;
+    return 0;
+}
+
+struct box *fleet_box(uint32_t cell, uint32_t life) {
+    int32_t slot = cell < MAX_CELLS ? slot_of_cell[cell] : NOBODY;
+    return slot != NOBODY && boxes[slot].life == life && boxes[slot].state != BOX_NONE ? &boxes[slot] : NULL;
+}
+
+void fleet_ready(struct box *box) {
+    if (box->state != BOX_STARTING)
+        return;
+    box->state = BOX_READY;
+    fleet.starting--;
+    fleet.ready++;
+    fleet.created++;
+}
+
+void fleet_lent(struct box *box) {
+    close(box->socket);
+    box->socket = -1;
+    box->state = BOX_LENT;
+    fleet.ready--;
+}
+
+struct box *fleet_next_ready(void) {
+    static uint32_t at;
+    for (uint32_t seen = 0; fleet.ready && seen < box_count; seen++, at++)
+        if (boxes[at % box_count].state == BOX_READY)
+            return &boxes[at % box_count];
+    return NULL;
+}
+
+void fleet_kill(struct box *box) {
+    if (box->state == BOX_STARTING)
+        fleet.starting--;
+    if (box->state == BOX_READY)
+        fleet.ready--;
+    box->state = BOX_DYING;
+    kill(box->pid, SIGKILL);
+}
+
+/* The box whose PID 1 died, by then without any process; its cell rests. NULL when no child has died. */
+struct box *fleet_reap(struct box *before, int *status) {
+    pid_t pid;
+    do {
+        if ((pid = waitpid(-1, status, WNOHANG)) <= 0)
+            return NULL;
+    } while (!slot_of_pid[pid]);
+    uint32_t slot = (uint32_t)slot_of_pid[pid] - 1;
+    struct box *box = &boxes[slot];
+    *before = *box;
+    slot_of_pid[pid] = 0;
+    if (box->state == BOX_STARTING)
+        fleet.starting--;
+    if (box->state == BOX_READY)
+        fleet.ready--;
+    if (box->socket >= 0)
+        close(box->socket);
+    box->socket = -1;
+    box->state = BOX_NONE;
+    fleet.alive--;
+    fleet.destroyed++;
+    rest(slot);
+    return box;
+}
+
+void fleet_close(void) {
+    for (uint32_t slot = 0; slot < box_count; slot++)
+        if (boxes[slot].state != BOX_NONE)
+            kill(boxes[slot].pid, SIGKILL);
+    while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
+        ;
+    for (uint32_t slot = 0; slot < box_count; slot++)
+        cell_free(&boxes[slot].cell);
+}

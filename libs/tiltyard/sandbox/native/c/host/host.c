@@ -1,0 +1,283 @@
+/* tilt-host: the only privileged program. One process a pool: it keeps the asked number of boxes alive and hands each out.
+ *
+ * Guarantees: it takes a box's cell number, an image's digest and limits, never a path; it serves the one caller that
+ * started it (SO_PEERCRED); when that caller dies, every box dies and nothing of them is left.
+ * Does not: talk to a payload. tilt-init does, unprivileged. */
+#define _GNU_SOURCE
+#include "fleet.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CONTROL, STATUS, SIGNALS, SOURCES };
+static int control, statuses;
+static bool pooled, full;               /* full: the control socket takes no more for now */
+static int64_t pause_until;             /* after a failure, monotonic ms */
+
+static int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Tells Python; `fd` >= 0 goes with it. False: the socket is full. */
+static bool tell(struct tilt_event event, int fd) {
+    char room[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {&event, sizeof event};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = room;
+        message.msg_controllen = sizeof room;
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    }
+    return sendmsg(control, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0;
+}
+
+static void lend_ready(void) {
+    for (struct box *box; (box = fleet_next_ready());) {
+        full = !tell((struct tilt_event){.op = TILT_BOX, .cell = box->cell.number, .life = box->life}, box->socket);
+        if (full)
+            return;
+        fleet_lent(box);
+    }
+}
+
+static void note_failure(uint32_t cell, uint32_t life, int step, int error, int status) {
+    fleet.failed++;
+    pause_until = now_ms() + 50;
+    tell((struct tilt_event){.op = TILT_FAILED, .cell = cell, .life = life, .step = step, .error = error, .status = status}, -1);
+}
+
+static void make_missing(void) {
+    while (pooled && fleet.alive < fleet.size && fleet.starting < fleet.starting_most && now_ms() >= pause_until) {
+        enum tilt_step step;
+        int error = fleet_make(&step);
+        if (error == EAGAIN)
+            pause_until = now_ms() + 2;         /* every free cell still rests */
+        else if (error)
+            note_failure(0, 0, step, error, 0);
+        if (error)
+            return;
+    }
+}
+
+static bool bad_digest(const char *image) {
+    for (int i = 0; i < TILT_DIGEST; i++)
+        if (!((image[i] >= '0' && image[i] <= '9') || (image[i] >= 'a' && image[i] <= 'f')))
+            return true;
+    return false;
+}
+
+static int open_pool(const struct tilt_pool *pool) {
+    if (pooled || !pool->size || pool->size > MAX_CELLS / 2 || bad_digest(pool->image) || !pool->memory || !pool->disk || !pool->pids ||
+        !pool->cpu_milli || !pool->nofile)
+        return EINVAL;
+    char path[TILT_DIGEST + 16];
+    snprintf(path, sizeof path, "/i/%.*s/root", TILT_DIGEST, pool->image);
+    if (access(path, X_OK))
+        return errno;
+    memcpy(fleet.recipe.image, pool->image, TILT_DIGEST);
+    fleet.recipe.limits = (struct limits){
+        .memory = pool->memory, .disk = pool->disk, .inodes = pool->inodes, .file_bytes = pool->file_bytes,
+        .pids = pool->pids, .cpu_milli = pool->cpu_milli, .nofile = pool->nofile,
+    };
+    pooled = true;
+    return fleet_open(pool);
+}
+
+static void count(void) {
+    tell((struct tilt_event){.op = TILT_COUNTS, .alive = fleet.alive, .ready = fleet.ready, .created = fleet.created,
+                             .destroyed = fleet.destroyed, .failed = fleet.failed}, -1);
+}
+
+static void handle(const void *request, size_t size) {
+    uint32_t op = size >= sizeof op ? *(const uint32_t *)request : 0;
+    int error = 0;
+    if (op == TILT_POOL && size == sizeof(struct tilt_pool))
+        error = open_pool(request);
+    else if (op == TILT_KILL && size == sizeof(struct tilt_kill)) {
+        const struct tilt_kill *order = request;
+        struct box *box = fleet_box(order->cell, order->life);
+        if (box)
+            fleet_kill(box);
+    } else if (op == TILT_STATS)
+        count();
+    else
+        error = EBADMSG;
+    if (error)
+        tell((struct tilt_event){.op = TILT_REFUSED, .error = error}, -1);
+}
+
+/* False when the caller is gone. */
+static bool hear_control(void) {
+    char request[256] __attribute__((aligned(8)));
+    for (;;) {
+        ssize_t got = recv(control, request, sizeof request, MSG_DONTWAIT);
+        if (got < 0)
+            return errno == EAGAIN || errno == EINTR;
+        if (!got)
+            return false;
+        handle(request, (size_t)got);
+    }
+}
+
+static void hear_statuses(void) {
+    struct tilt_status status[64];
+    ssize_t got = read(statuses, status, sizeof status);
+    for (ssize_t i = 0; i < got / (ssize_t)sizeof *status; i++) {
+        struct box *box = fleet_box(status[i].cell, status[i].life);
+        if (box && status[i].step == STEP_READY)
+            fleet_ready(box);
+        else if (box)
+            note_failure(status[i].cell, status[i].life, (int)status[i].step, status[i].error, 0);
+    }
+}
+
+static void bury(void) {
+    struct box before;
+    int status;
+    for (struct box *box; (box = fleet_reap(&before, &status));) {
+        bool asked = before.state == BOX_DYING || (WIFEXITED(status) && !WEXITSTATUS(status));
+        uint32_t oom = (uint32_t)(cgroup_oom_kills(before.cell.number) - before.oom_before);
+        if (before.state == BOX_STARTING && !(WIFEXITED(status) && WEXITSTATUS(status) == 1))   /* 1: it has said why */
+            note_failure(before.cell.number, before.life, STEP_EXEC, 0, status);
+        else if (before.state == BOX_LENT && !asked)
+            tell((struct tilt_event){.op = TILT_LOST, .cell = before.cell.number, .life = before.life, .status = status, .oom = oom}, -1);
+    }
+}
+
+static int wait_ms(void) {
+    bool wanted = pooled && fleet.alive < fleet.size && fleet.starting < fleet.starting_most;
+    int64_t left = pause_until - now_ms();
+    return !wanted ? -1 : left > 0 ? (int)left : 0;
+}
+
+static void serve(int signals) {
+    for (;;) {
+        struct pollfd sources[SOURCES] = {
+            [CONTROL] = {.fd = control, .events = (short)(POLLIN | (full ? POLLOUT : 0))},
+            [STATUS] = {.fd = statuses, .events = POLLIN},
+            [SIGNALS] = {.fd = signals, .events = POLLIN},
+        };
+        if (poll(sources, SOURCES, wait_ms()) < 0 && errno != EINTR)
+            return;
+        struct signalfd_siginfo seen;
+        if (sources[STATUS].revents)
+            hear_statuses();
+        while (sources[SIGNALS].revents && read(signals, &seen, sizeof seen) == sizeof seen)
+            if (seen.ssi_signo != SIGCHLD)
+                return;
+        if (sources[SIGNALS].revents)
+            bury();
+        if (sources[CONTROL].revents && !hear_control())
+            return;
+        lend_ready();
+        make_missing();
+    }
+}
+
+static int open_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* tilt-init beside this program, copied into sealed memory: no box can write to what the next one starts. */
+static int load_init(void) {
+    char path[4096], block[65536];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 16), got;
+    if (length < 0)
+        return -1;
+    path[length] = 0;
+    strcpy(strrchr(path, '/') + 1, "tilt-init");
+    int from = open(path, O_RDONLY | O_CLOEXEC), to = memfd_create("tilt-init", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    while (from >= 0 && to >= 0 && (got = read(from, block, sizeof block)) > 0)
+        if (write(to, block, (size_t)got) != got)
+            return -1;
+    if (from < 0 || to < 0 || fchmod(to, 0555) || fcntl(to, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE))
+        return -1;
+    close(from);
+    return to;
+}
+
+static void give_up(const char *what, int error) {
+    fprintf(stderr, "tilt-host: %s: %s\n", what, strerror(error));
+    exit(1);
+}
+
+static void check_caller(void) {
+    struct ucred caller;
+    socklen_t size = sizeof caller;
+    if (getsockopt(control, SOL_SOCKET, SO_PEERCRED, &caller, &size))
+        give_up("control socket", errno);
+    if (caller.uid && caller.uid != getuid())
+        give_up("the caller is neither root nor whoever started tilt-host", EPERM);
+}
+
+static void prepare(const char *store) {
+    struct rlimit files;
+    int ends[2], error;
+    if (!getrlimit(RLIMIT_NOFILE, &files)) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    if ((fleet.recipe.init_file = load_init()) < 0)
+        give_up("tilt-init", errno);
+    if (pipe2(ends, O_CLOEXEC))
+        give_up("pipe", errno);
+    statuses = ends[0];
+    fleet.recipe.status = ends[1];
+    fcntl(statuses, F_SETFL, O_NONBLOCK);
+    if (pipe2(ends, O_CLOEXEC))
+        give_up("pipe", errno);
+    fleet.recipe.leash = ends[0];           /* its other end stays open here, and here alone */
+    if ((error = cells_open()))
+        give_up("/run/tiltyard/cells", error);
+    if ((error = cgroups_open()))
+        give_up("cgroups", error);
+    if ((error = root_enter(store)))
+        give_up("building the root for boxes", error);
+    cells_sweep();
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "--hash"))
+        return puts(TILT_SOURCE_HASH) < 0;
+    if (argc == 2 && !strcmp(argv[1], "--doctor")) {
+        cgroups_open();
+        cgroups_report();
+        return 0;
+    }
+    if (argc != 3)
+        give_up("usage: tilt-host CONTROL_FD IMAGE_STORE | --hash | --doctor", EINVAL);
+    control = atoi(argv[1]);
+    fcntl(control, F_SETFD, FD_CLOEXEC);
+    check_caller();
+    int signals = open_signals();
+    prepare(argv[2]);
+    serve(signals);
+    fleet_close();
+    return 0;
+}

@@ -1,0 +1,65 @@
+/* tilt-host: the one privileged program. Shared declarations of its parts. */
+#ifndef TILT_HOST_H
+#define TILT_HOST_H
+
+#include "../wire.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+enum { MAX_CELLS = 32768, ID_BASE = 1900000000, PAYLOAD_ID = 1000, CLEAN_BYTES = 8 << 20 };
+
+struct limits {
+    uint64_t memory, disk, inodes, file_bytes;
+    uint32_t pids, cpu_milli, nofile;
+};
+
+/* cell.c: a number that no other process of this host holds, with its ids and namespaces */
+struct cell {
+    uint32_t number;            /* also names its cgroup and its two uids */
+    int userns, netns, route;   /* route: a netlink socket inside netns, -1 when there is none */
+};
+int cells_open(void);
+int cell_take(struct cell *cell);
+int cell_renew(struct cell *cell);
+void cell_free(struct cell *cell);
+void cells_sweep(void);
+uid_t cell_payload_uid(const struct cell *cell);
+uid_t cell_init_uid(const struct cell *cell);
+
+/* cgroup.c: memory, pids, cpu and cpuacct, each on v1 or v2, wherever this host has it */
+int cgroups_open(void);
+int cgroup_make(uint32_t cell, const struct limits *limits);
+int cgroup_remove(uint32_t cell);
+bool cgroup_clean(uint32_t cell);
+int cgroup_enter(uint32_t cell);
+void cgroup_meters(uint32_t cell, int meters[5]);
+uint64_t cgroup_oom_kills(uint32_t cell);
+void cgroup_each(void (*visit)(uint32_t cell));
+void cgroups_report(void);
+
+/* root.c: the empty root that boxes are cloned from */
+int root_enter(const char *store);
+extern int proc_dir;            /* the host's /proc, kept open */
+extern const char *proc_masks[], *proc_folder_masks[];
+
+/* box.c: a box in the making */
+struct box {
+    struct cell cell;
+    uint32_t life;
+    pid_t pid;
+    int socket;                 /* Python's end until it is sent, then -1 */
+    uint64_t oom_before;
+    enum { BOX_NONE, BOX_STARTING, BOX_READY, BOX_LENT, BOX_DYING } state;
+};
+struct recipe {
+    struct limits limits;
+    char image[TILT_DIGEST + 1];
+    int init_file, status, leash;
+};
+int box_clone(struct box *box, const struct recipe *recipe);
+
+int write_at(int dir, const char *path, const char *text);
+ssize_t read_at(int dir, const char *path, char *into, size_t size);
+
+#endif

@@ -1,0 +1,140 @@
+/* tilt-init: PID 1 of a box. Serves exec, write and read over one socket; dies when Python or tilt-host dies.
+ *
+ * Guarantees: holds no capability outside its user namespace and is not dumpable; runs under another uid than the payload;
+ * reaps every orphan. Its death is the death of the whole box (the kernel kills a PID namespace with its PID 1).
+ * Does not: make the box. That is done before it starts, by tilt-host's child (host/box.c). */
+#define _GNU_SOURCE
+#include "init.h"
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { READ_CAP = 256 << 10 };
+static struct tilt_status status;
+
+uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void die(int step, int error) {
+    status.step = (uint32_t)step;
+    status.error = error;
+    (void)!write(INIT_STATUS, &status, sizeof status);
+    _exit(1);
+}
+
+static void answer_write(uint32_t id, const char *frame, size_t size) {
+    const char *path, *data, *cursor = frame;
+    struct tilt_file how;
+    struct tilt_done done = {.error = parse_file(&cursor, frame + size, &how, &path, &data)};
+    if (!done.error)
+        done.error = file_write(&how, path, data);
+    link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
+}
+
+static void answer_read(uint32_t id, const char *frame, size_t size) {
+    const char *path;
+    struct tilt_read how;
+    struct tilt_done done = {.error = parse_read(frame, size, &how, &path)};
+    size_t got = 0;
+    if (!done.error && how.size > READ_CAP)
+        how.size = READ_CAP;
+    char *into = done.error ? NULL : malloc(how.size + 1);
+    if (!done.error)
+        done.error = into ? file_read(&how, path, into, &got, &done.size) : ENOMEM;
+    link_send(SAY_DONE, 0, id, &done, sizeof done, into, got);
+    free(into);
+}
+
+static void handle(const struct tilt_frame *frame, char *payload) {
+    switch (frame->type) {
+    case ASK_EXEC:
+        job_start(frame->id, payload, frame->size);
+        break;
+    case ASK_WRITE:
+        answer_write(frame->id, payload, frame->size);
+        break;
+    case ASK_READ:
+        answer_read(frame->id, payload, frame->size);
+        break;
+    case ASK_KILL:
+        job_kill();
+        break;
+    default:
+        _exit(2);
+    }
+}
+
+static int open_signals(void) {
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static void prepare(char **arguments) {
+    int error;
+    job_cpu_milli = strtoull(arguments[3], NULL, 10);
+    status.cell = (uint32_t)strtoul(arguments[4], NULL, 10);
+    status.life = (uint32_t)strtoul(arguments[5], NULL, 10);
+    if ((error = rights_drop()))
+        die(STEP_RIGHTS, error);
+    if ((error = limits_set(strtoull(arguments[1], NULL, 10), strtoull(arguments[2], NULL, 10))))
+        die(STEP_LIMITS, error);
+    if ((error = file_open_roots()))
+        die(STEP_FILES, error);
+    if ((error = seccomp_install()))
+        die(STEP_SECCOMP, error);
+}
+
+static void __attribute__((noreturn)) serve(int signals) {
+    for (;;) {
+        struct pollfd fds[8] = {
+            {.fd = INIT_SOCKET, .events = (short)(POLLIN | (link_blocked ? POLLOUT : 0))},
+            {.fd = INIT_LEASH, .events = POLLIN},
+            {.fd = signals, .events = POLLIN},
+        };
+        int count = 3 + job_poll(fds + 3);
+        int64_t wait = job_timeout_ns();
+        struct timespec limit = {.tv_sec = wait / 1000000000, .tv_nsec = wait % 1000000000};
+        if (ppoll(fds, (nfds_t)count, wait < 0 ? NULL : &limit, NULL) < 0 && errno != EINTR)
+            _exit(3);
+        struct signalfd_siginfo seen;
+        if (fds[2].revents)
+            (void)!read(signals, &seen, sizeof seen);
+        if (fds[1].revents)
+            _exit(0);
+        if (fds[0].revents & POLLOUT)
+            link_flush();
+        if ((fds[0].revents & (POLLIN | POLLHUP | POLLERR)) && !link_receive(handle))
+            _exit(0);
+        job_turn();
+    }
+}
+
+int main(int count, char **arguments) {
+    if (count == 2 && !strcmp(arguments[1], "--hash"))
+        return puts(TILT_SOURCE_HASH) < 0;
+    if (count != 6)
+        return 2;
+    prepare(arguments);
+    int signals = open_signals();
+    if (signals < 0)
+        die(STEP_DESCRIPTORS, errno);
+    status.step = STEP_READY;
+    if (write(INIT_STATUS, &status, sizeof status) != sizeof status)
+        return 1;
+    close(INIT_STATUS);
+    serve(signals);
+}

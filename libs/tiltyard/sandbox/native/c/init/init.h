@@ -1,0 +1,73 @@
+/* tilt-init: PID 1 of a box. Shared declarations of its parts. */
+#ifndef TILT_INIT_H
+#define TILT_INIT_H
+
+#include "../wire.h"
+#include <stdbool.h>
+#include <poll.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+enum { PAYLOAD_ID = 1000, STREAM_CAP = 64 << 10, MIN_HIGH_FD = 64 };
+
+/* meter.c: what the box's cgroup counted */
+uint64_t meter_cpu_ns(void);
+uint64_t meter_peak_bytes(void);
+uint64_t meter_oom_kills(void);
+uint64_t meter_pids_hits(void);
+uint64_t meter_throttled_ns(void);
+uint64_t meter_waited_ns(void);
+void meter_reset_peak(void);
+
+/* rights.c: what PID 1 gives up before it listens */
+int rights_drop(void);
+int seccomp_install(void);
+int limits_set(uint64_t nofile, uint64_t file_bytes);
+
+/* file.c: files of the box, touched as the payload's uid, never through a symlink */
+int file_open_roots(void);
+int file_write(const struct tilt_file *how, const char *path, const char *data);
+int file_read(const struct tilt_read *how, const char *path, char *into, size_t *got, uint64_t *size);
+
+/* parse.c: the only code that looks inside a frame; pure, so that it can be fuzzed */
+struct exec_plan {
+    struct tilt_exec how;
+    uint32_t fd_numbers[TILT_MAX_FDS];
+    char **argv, **env;
+    const char *cwd;
+    const char *files;          /* nfiles records, already checked */
+    const char *stdin_data;
+};
+int parse_exec(const char *frame, size_t size, struct exec_plan *plan);
+int parse_file(const char **cursor, const char *end, struct tilt_file *how, const char **path, const char **data);
+int parse_read(const char *frame, size_t size, struct tilt_read *how, const char **path);
+void exec_plan_free(struct exec_plan *plan);
+
+/* spawn.c: one payload process */
+struct spawned {
+    pid_t pid;
+    int in, out, err, fault;    /* our ends; fault carries errno when exec fails, closes when it succeeds; in is -1 without stdin */
+};
+int spawn(const struct exec_plan *plan, const int *fds, struct spawned *child);
+
+/* link.c: the socket to Python */
+extern bool link_blocked;       /* bytes are waiting for the socket */
+void link_hold(void);
+void link_flush(void);
+void link_send(uint8_t type, uint8_t stream, uint32_t id, const void *head, size_t head_size, const void *data, size_t data_size);
+bool link_receive(void (*handle)(const struct tilt_frame *, char *payload));
+int link_take_fds(uint32_t count, int *into);
+
+/* job.c: the command that runs */
+bool job_running(void);
+void job_start(uint32_t id, const char *frame, size_t size);
+void job_kill(void);
+int job_poll(struct pollfd *into);
+void job_turn(void);
+int64_t job_timeout_ns(void);
+extern uint64_t job_cpu_milli;     /* CPUs that the box may use, in thousandths */
+
+uint64_t now_ns(void);
+void die(int step, int error) __attribute__((noreturn));
+
+#endif

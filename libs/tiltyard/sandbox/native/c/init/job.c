@@ -1,0 +1,330 @@
+/* The command that runs: its output, its limits, its end. One at a time.
+ *
+ * Guarantees: when the end is reported, no process of the box lives but PID 1 (kill(-1) reaches every process of the
+ * namespace under one lock, so a fork cannot slip past it); the time limits hold on this clock, not on data arriving. */
+#define _GNU_SOURCE
+#include "init.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum phase { IDLE, RUNNING, REAPING };
+enum { CHECK_NS = 5000000, STUCK_S = 5 };
+static const uint64_t SECOND = 1000000000u, IDLE_CPU_NS = 10000000u;
+
+struct stream {
+    int fd;
+    uint64_t total;             /* bytes that the payload wrote, capped */
+    uint32_t used;
+    bool cut;
+    char buffer[STREAM_CAP];
+};
+
+struct base {
+    uint64_t cpu, oom, pids, throttled;
+};
+
+static struct {
+    enum phase phase;
+    uint32_t id;
+    struct tilt_exec how;
+    struct spawned child;
+    struct base base;
+    struct tilt_exit report;
+    uint64_t started, ended, quiet_since, quiet_cpu, next_cpu_check;
+    bool main_gone, childless;
+    char *input;
+    size_t input_size, input_sent;
+} job;
+
+static struct stream streams[2];
+uint64_t job_cpu_milli = 1000;
+
+bool job_running(void) {
+    return job.phase != IDLE;
+}
+
+static void close_fd(int *fd) {
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+static void report_failure(uint32_t id, enum tilt_reason reason, int error) {
+    struct tilt_exit report = {.reason = reason, .error = error, .code = -1};
+    link_send(SAY_EXIT, 0, id, &report, sizeof report, NULL, 0);
+}
+
+/* Every process of the box but this one gets SIGKILL; the first reason stands. */
+static void stop(enum tilt_reason reason) {
+    if (job.phase != RUNNING)
+        return;
+    job.report.reason = reason;
+    if (reason == REASON_WALL || reason == REASON_IDLE)
+        job.report.waited_ns = meter_waited_ns();
+    job.phase = REAPING;
+    job.ended = now_ns();
+    kill(-1, SIGKILL);
+}
+
+void job_kill(void) {
+    stop(REASON_KILLED);
+}
+
+static int write_files(const struct exec_plan *plan) {
+    const char *cursor = plan->files, *path, *data;
+    struct tilt_file file;
+    int error = 0;
+    for (uint32_t i = 0; !error && i < plan->how.nfiles; i++)
+        error = parse_file(&cursor, plan->stdin_data, &file, &path, &data) ?: file_write(&file, path, data);
+    return error;
+}
+
+static void begin(uint32_t id, const struct exec_plan *plan) {
+    job.id = id;
+    job.how = plan->how;
+    memset(&job.report, 0, sizeof job.report);
+    job.main_gone = job.childless = false;
+    job.base = (struct base){meter_cpu_ns(), meter_oom_kills(), meter_pids_hits(), meter_throttled_ns()};
+    meter_reset_peak();
+    job.started = job.quiet_since = now_ns();
+    job.quiet_cpu = 0;
+    job.next_cpu_check = job.started + job.how.cpu_ns * 1000 / job_cpu_milli;
+}
+
+static void attach(const struct exec_plan *plan) {
+    for (int i = 0; i < 2; i++) {
+        streams[i].fd = i ? job.child.err : job.child.out;
+        streams[i].total = streams[i].used = 0;
+        streams[i].cut = false;
+    }
+    job.input = NULL;
+    job.input_sent = 0;
+    job.input_size = plan->how.stdin_size;
+    if (job.input_size && (job.input = malloc(job.input_size)))
+        memcpy(job.input, plan->stdin_data, job.input_size);
+    job.phase = RUNNING;
+}
+
+void job_start(uint32_t id, const char *frame, size_t size) {
+    struct exec_plan plan;
+    int fds[TILT_MAX_FDS], error = parse_exec(frame, size, &plan);
+    if (!error && (error = link_take_fds(plan.how.nfds, fds)))
+        exec_plan_free(&plan);
+    if (error) {
+        report_failure(id, REASON_SPAWN, error);
+        return;
+    }
+    if (job_running())
+        report_failure(id, REASON_SPAWN, EBUSY);
+    else if ((error = write_files(&plan)))
+        report_failure(id, REASON_FILE, error);
+    else {
+        begin(id, &plan);
+        if ((error = spawn(&plan, fds, &job.child)))
+            report_failure(id, REASON_SPAWN, error);
+        else
+            attach(&plan);
+    }
+    for (uint32_t i = 0; i < plan.how.nfds; i++)
+        close(fds[i]);
+    exec_plan_free(&plan);
+}
+
+static void flush_stream(int which) {
+    struct stream *stream = &streams[which];
+    if (stream->used)
+        link_send(SAY_OUTPUT, (uint8_t)(which + 1), job.id, NULL, 0, stream->buffer, stream->used);
+    stream->used = 0;
+}
+
+/* Takes what the payload has written, up to the cap; one byte more ends the command. */
+static void drain(int which) {
+    struct stream *stream = &streams[which];
+    while (stream->fd >= 0 && !link_blocked) {
+        ssize_t got = read(stream->fd, stream->buffer + stream->used, STREAM_CAP - stream->used);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            break;
+        if (!got) {
+            close_fd(&stream->fd);
+            break;
+        }
+        job.quiet_since = now_ns();
+        uint64_t room = job.how.output_bytes - stream->total;
+        uint32_t kept = (uint64_t)got > room ? (uint32_t)room : (uint32_t)got;
+        stream->total += kept;
+        stream->used += kept;
+        if ((uint64_t)got > room) {
+            stream->cut = true;
+            close_fd(&stream->fd);
+            stop(REASON_OUTPUT);
+        }
+        if (stream->used == STREAM_CAP)
+            flush_stream(which);
+    }
+    if (job.how.stream && !link_blocked)
+        flush_stream(which);
+}
+
+static void feed(void) {
+    while (job.child.in >= 0) {
+        ssize_t sent = job.input ? write(job.child.in, job.input + job.input_sent, job.input_size - job.input_sent) : -1;
+        if (sent < 0 && errno == EAGAIN)
+            return;
+        if (sent > 0)
+            job.input_sent += (size_t)sent;
+        if (sent < 0 || job.input_sent == job.input_size)       /* done, or the payload closed its end */
+            close_fd(&job.child.in);
+    }
+}
+
+static void hear_fault(void) {
+    int error;
+    if (job.child.fault < 0)
+        return;
+    ssize_t got = read(job.child.fault, &error, sizeof error);
+    if (got < 0 && errno == EAGAIN)
+        return;
+    if (got == sizeof error) {
+        job.report.error = error;
+        stop(REASON_SPAWN);
+    }
+    close_fd(&job.child.fault);
+}
+
+static void note_main(int status) {
+    job.main_gone = true;
+    if (job.phase == RUNNING) {
+        hear_fault();
+        stop(WIFSIGNALED(status) ? REASON_SIGNALLED : REASON_EXITED);
+    }
+    job.report.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    job.report.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void reap(void) {
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        if (pid == job.child.pid && !job.main_gone)
+            note_main(status);
+        else if (job.main_gone)
+            job.report.left++;
+    }
+    job.childless = pid < 0 && errno == ECHILD;
+}
+
+static void check_cpu(uint64_t now) {
+    if (now < job.next_cpu_check)
+        return;
+    uint64_t used = meter_cpu_ns() - job.base.cpu;
+    if (used >= job.how.cpu_ns) {
+        stop(REASON_CPU);
+        return;
+    }
+    uint64_t wait = (job.how.cpu_ns - used) * 1000 / job_cpu_milli;
+    job.next_cpu_check = now + (wait > CHECK_NS ? wait : CHECK_NS);
+}
+
+static void check_idle(uint64_t now) {
+    if (!job.how.idle_ns || now < job.quiet_since + job.how.idle_ns)
+        return;
+    uint64_t used = meter_cpu_ns() - job.base.cpu;
+    if (used < job.quiet_cpu + IDLE_CPU_NS)
+        stop(REASON_IDLE);
+    job.quiet_since = now;
+    job.quiet_cpu = used;
+}
+
+static void check_limits(void) {
+    if (job.phase != RUNNING)
+        return;
+    uint64_t now = now_ns();
+    check_cpu(now);
+    if (now >= job.started + job.how.wall_ns)
+        stop(REASON_WALL);
+    check_idle(now);
+}
+
+static bool disk_full(void) {
+    struct statvfs disk;
+    return !statvfs("/", &disk) && (disk.f_bavail * disk.f_bsize < 64 << 10 || !disk.f_ffree);
+}
+
+static void finish(void) {
+    struct tilt_exit *report = &job.report;
+    report->wall_ns = job.ended - job.started;
+    report->cpu_ns = meter_cpu_ns() - job.base.cpu;
+    report->peak_bytes = meter_peak_bytes();
+    report->oom_kills = (uint32_t)(meter_oom_kills() - job.base.oom);
+    report->pids_hits = (uint32_t)(meter_pids_hits() - job.base.pids);
+    report->throttled_ns = meter_throttled_ns() - job.base.throttled;
+    report->flags = (streams[0].cut ? FLAG_OUT_CUT : 0) | (streams[1].cut ? FLAG_ERR_CUT : 0) | (disk_full() ? FLAG_DISK_FULL : 0) |
+                    (job.childless ? 0 : FLAG_STUCK);
+    link_hold();
+    flush_stream(0);
+    flush_stream(1);
+    link_send(SAY_EXIT, 0, job.id, report, sizeof *report, NULL, 0);
+    link_flush();
+    close_fd(&streams[0].fd);
+    close_fd(&streams[1].fd);
+    close_fd(&job.child.in);
+    close_fd(&job.child.fault);
+    free(job.input);
+    job.input = NULL;
+    job.phase = IDLE;
+}
+
+void job_turn(void) {
+    reap();
+    if (job.phase == IDLE)
+        return;
+    hear_fault();
+    feed();
+    drain(0);
+    drain(1);
+    check_limits();
+    if (job.phase == REAPING && !job.childless)
+        reap();
+    bool over = job.childless || now_ns() > job.ended + STUCK_S * SECOND;
+    if (job.phase == REAPING && over && !link_blocked) {
+        drain(0);
+        drain(1);
+        if (!link_blocked)
+            finish();
+    }
+}
+
+int job_poll(struct pollfd *into) {
+    int count = 0;
+    if (job.phase == IDLE)
+        return 0;
+    for (int i = 0; i < 2; i++)
+        if (streams[i].fd >= 0 && !link_blocked && job.phase == RUNNING)
+            into[count++] = (struct pollfd){.fd = streams[i].fd, .events = POLLIN};
+    if (job.child.in >= 0 && job.phase == RUNNING)
+        into[count++] = (struct pollfd){.fd = job.child.in, .events = POLLOUT};
+    if (job.child.fault >= 0 && job.phase == RUNNING)
+        into[count++] = (struct pollfd){.fd = job.child.fault, .events = POLLIN};
+    return count;
+}
+
+/* Nanoseconds until a limit must be looked at; -1: nothing to wait for. */
+int64_t job_timeout_ns(void) {
+    if (job.phase == IDLE)
+        return -1;
+    uint64_t now = now_ns(), next = job.started + job.how.wall_ns;
+    if (job.phase == REAPING)
+        next = job.ended + STUCK_S * SECOND;
+    else if (job.next_cpu_check < next)
+        next = job.next_cpu_check;
+    if (job.phase == RUNNING && job.how.idle_ns && job.quiet_since + job.how.idle_ns < next)
+        next = job.quiet_since + job.how.idle_ns;
+    return next > now ? (int64_t)(next - now) : 0;
+}

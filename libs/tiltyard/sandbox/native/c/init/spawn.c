@@ -1,0 +1,127 @@
+/* One payload process: new session, the payload's identity, exactly the descriptors that were asked for. */
+#define _GNU_SOURCE
+#include "init.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct ends {
+    int in, out, err, fault;
+};
+
+static void fail(int fault) {
+    int error = errno;
+    (void)!write(fault, &error, sizeof error);
+    _exit(127);
+}
+
+static void reset_signals(void) {
+    sigset_t none;
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+static void set_descriptors(const struct exec_plan *plan, const int *fds, const struct ends *theirs) {
+    int in = theirs->in >= 0 ? theirs->in : open("/dev/null", O_RDONLY);
+    if (syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */))
+        fail(theirs->fault);
+    if (dup2(in, 0) < 0 || dup2(theirs->out, 1) < 0 || dup2(theirs->err, 2) < 0)
+        fail(theirs->fault);
+    for (uint32_t i = 0; i < plan->how.nfds; i++)
+        if (dup2(fds[i], (int)plan->fd_numbers[i]) < 0)
+            fail(theirs->fault);
+}
+
+/* The kernel's per-process limit stands behind the cgroup's count, for hosts without one. */
+static void limit_cpu(uint64_t cpu_ns) {
+    struct rlimit most = {cpu_ns / 1000000000u + 2, cpu_ns / 1000000000u + 3};
+    setrlimit(RLIMIT_CPU, &most);
+}
+
+static void run_from_path(char **argv, char **env, int fault) {
+    const char *path = "/usr/bin:/bin";
+    int seen = ENOENT;
+    char full[4096];
+    if (strchr(argv[0], '/')) {
+        execve(argv[0], argv, env);
+        fail(fault);
+    }
+    for (char **each = env; *each; each++)
+        if (!strncmp(*each, "PATH=", 5))
+            path = *each + 5;
+    for (const char *stop; path; path = stop ? stop + 1 : NULL) {
+        stop = strchrnul(path, ':');
+        if ((size_t)snprintf(full, sizeof full, "%.*s/%s", (int)(stop - path), path, argv[0]) < sizeof full) {
+            execve(full, argv, env);
+            if (errno != ENOENT && errno != ENOTDIR)
+                seen = errno;
+        }
+        stop = *stop ? stop : NULL;
+    }
+    errno = seen;
+    fail(fault);
+}
+
+static void child(const struct exec_plan *plan, const int *fds, const struct ends *theirs) {
+    setsid();
+    reset_signals();
+    set_descriptors(plan, fds, theirs);
+    limit_cpu(plan->how.cpu_ns);
+    if (setgroups(0, NULL) || setresgid(PAYLOAD_ID, PAYLOAD_ID, PAYLOAD_ID) || setresuid(PAYLOAD_ID, PAYLOAD_ID, PAYLOAD_ID))
+        fail(theirs->fault);
+    if (chdir(plan->cwd))
+        fail(theirs->fault);
+    run_from_path(plan->argv, plan->env, theirs->fault);
+}
+
+/* A pipe whose ends lie above every number that a payload may ask for. */
+static int high_pipe(int ends[2]) {
+    int low[2];
+    if (pipe2(low, O_CLOEXEC))
+        return -1;
+    for (int i = 0; i < 2; i++) {
+        ends[i] = fcntl(low[i], F_DUPFD_CLOEXEC, MIN_HIGH_FD);
+        close(low[i]);
+    }
+    return ends[0] < 0 || ends[1] < 0 ? -1 : 0;
+}
+
+static void close_all(const int *fds, int count) {
+    for (int i = 0; i < count; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+int spawn(const struct exec_plan *plan, const int *fds, struct spawned *made) {
+    int pipes[8] = {-1, -1, -1, -1, -1, -1, -1, -1};            /* out, err, fault, in */
+    bool feed = plan->how.stdin_size > 0;
+    for (int i = 0; i < 3 + feed; i++)
+        if (high_pipe(pipes + 2 * i)) {
+            int error = errno;
+            close_all(pipes, 8);
+            return error;
+        }
+    struct ends theirs = {.in = pipes[6], .out = pipes[1], .err = pipes[3], .fault = pipes[5]};
+    pid_t pid = fork();
+    if (!pid)
+        child(plan, fds, &theirs);
+    int error = errno;
+    close_all((int[]){theirs.in, theirs.out, theirs.err, theirs.fault}, 4);
+    *made = (struct spawned){.pid = pid, .in = pipes[7], .out = pipes[0], .err = pipes[2], .fault = pipes[4]};
+    if (pid < 0) {
+        close_all((int[]){made->in, made->out, made->err, made->fault}, 4);
+        return error;
+    }
+    for (const int *fd = (int[]){made->in, made->out, made->err, made->fault, -2}; *fd != -2; fd++)
+        if (*fd >= 0)
+            fcntl(*fd, F_SETFL, O_NONBLOCK);
+    return 0;
+}

@@ -1,0 +1,160 @@
+"""Boxes of one pool: tilt-host makes them ahead and hands each over ready; here they wait, are taken and are given back.
+
+Guarantees: a box that was taken is destroyed by `discard` or by this process's death, whichever comes first; when tilt-host dies
+its boxes die too and a new one is started, at most `_MAX_RESTARTS` times a minute."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tiltyard.sandbox.backend import Box
+from tiltyard.sandbox.errors import SandboxUnavailable
+from tiltyard.sandbox.limits import Limits
+
+from . import wire
+from .box import NativeBox
+from .host import HostLink
+from .image import Image
+
+_MAX_RESTARTS = 3
+_MAX_FAILURES = 5
+_MINUTE = 60.0
+_LOST_SECONDS = 1.0
+
+
+class NativeSupply:
+    """See `tiltyard.sandbox.backend.Supply`."""
+
+    def __init__(
+        self,
+        image: Image,
+        *,
+        size: int,
+        limits: Limits,
+        on_ready: Callable[[], None],
+        on_fault: Callable[[Exception], None],
+    ) -> None:
+        self._image = image
+        self._on_ready = on_ready
+        self._on_fault = on_fault
+        self._request = wire.pool_request(
+            size=size, starting=min(size, 2 * (os.cpu_count() or 1)), limits=limits, image=image.digest
+        )
+        self._link = HostLink(self._hear, self._ended)
+        self._ready: deque[NativeBox] = deque()
+        self._lent: dict[tuple[int, int], NativeBox] = {}
+        self._lost: dict[tuple[int, int], asyncio.Future[bool]] = {}
+        self._counts: list[asyncio.Future[wire.HostEvent]] = []
+        self._deaths: deque[float] = deque()
+        self._failures = 0
+        self._closing = False
+        self.restarts = 0
+
+    def start(self) -> None:
+        """Raises SandboxUnavailable."""
+        self._link.start(self._image.store, self._request)
+
+    def take(self) -> Box | None:
+        if not self._ready:
+            return None
+        box = self._ready.popleft()
+        self._lent[box.cell, box.life] = box
+        return box
+
+    def discard(self, box: Box) -> None:
+        """Both ends let go: tilt-host kills the box's PID 1, and tilt-init would end by itself."""
+        assert isinstance(box, NativeBox)
+        if self._lent.pop((box.cell, box.life), None) is not None:
+            self._link.ask(wire.kill_request(box.cell, box.life))
+            box.close()
+
+    async def counts(self) -> tuple[int, int, int, int]:
+        answer: asyncio.Future[wire.HostEvent] = asyncio.get_running_loop().create_future()
+        self._counts.append(answer)
+        if not self._link.ask(wire.STATS_REQUEST):
+            self._counts.remove(answer)
+            return len(self._ready), 0, 0, 0
+        event = await answer
+        return len(self._ready), event.created, event.destroyed, event.failed
+
+    async def close(self) -> None:
+        self._closing = True
+        for box in (*self._ready, *self._lent.values()):
+            box.close()
+        self._ready.clear()
+        self._lent.clear()
+        await asyncio.shield(self._link.close())
+
+    def _hear(self, event: wire.HostEvent, fd: int) -> None:
+        if event.op == wire.Event.box:
+            self._failures = 0
+            self._ready.append(NativeBox(event.cell, event.life, fd, self._image.path, self._died_of_memory))
+            self._on_ready()
+        elif event.op == wire.Event.lost:
+            waiting = self._lost.pop((event.cell, event.life), None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(event.oom > 0)
+        elif event.op == wire.Event.counts:
+            for answer in self._counts:
+                if not answer.done():
+                    answer.set_result(event)
+            self._counts.clear()
+        else:
+            self._note_failure(event)
+
+    def _note_failure(self, event: wire.HostEvent) -> None:
+        self._failures += 1
+        if self._failures >= _MAX_FAILURES or event.op == wire.Event.refused:
+            self._on_fault(SandboxUnavailable(_describe(event)))
+
+    async def _died_of_memory(self, box: NativeBox) -> bool:
+        """Whether the memory limit killed a box that died; tilt-host tells soon after."""
+        waiting = self._lost[box.cell, box.life] = asyncio.get_running_loop().create_future()
+        try:
+            return await asyncio.wait_for(waiting, _LOST_SECONDS)
+        except TimeoutError:
+            return False
+        finally:
+            self._lost.pop((box.cell, box.life), None)
+
+    def _ended(self, reason: str) -> None:
+        """tilt-host died and every box with it."""
+        for box in self._ready:
+            box.close()
+        self._ready.clear()
+        for answer in self._counts:
+            answer.cancel()
+        self._counts.clear()
+        if self._closing:
+            return
+        now = time.monotonic()
+        self._deaths.append(now)
+        while self._deaths[0] < now - _MINUTE:
+            self._deaths.popleft()
+        if len(self._deaths) > _MAX_RESTARTS:
+            self._on_fault(
+                SandboxUnavailable(f"tilt-host died {len(self._deaths)} times within a minute: {reason}")
+            )
+            return
+        self.restarts += 1
+        self._link = HostLink(self._hear, self._ended)
+        try:
+            self.start()
+        except SandboxUnavailable as error:
+            self._on_fault(error)
+
+
+def _describe(event: wire.HostEvent) -> str:
+    if event.op == wire.Event.refused:
+        return f"tilt-host refused the pool: {os.strerror(event.error)}; the image or the limits are not usable on this host"
+    step = wire.STEPS[event.step] if event.step < len(wire.STEPS) else f"step {event.step}"
+    if event.error:
+        why = os.strerror(event.error)
+    elif os.WIFSIGNALED(event.status):
+        why = signal.strsignal(os.WTERMSIG(event.status)) or "a signal"
+    else:
+        why = f"status {event.status}"
+    return f"a sandbox could not be made: {step}: {why}; run `tiltyard sandbox doctor` to see what this host lacks"
