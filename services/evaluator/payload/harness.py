@@ -1,9 +1,9 @@
 """Runs test functions against a solution that lives in another sandbox; sent in behind `values.py`.
 
-Usage: python3 -I -S harness.py FOLDER SOCKET ID…, where SOCKET is the descriptor on which the solution's
-driver answers and each ID is `module.function`. Writes one JSON document to standard output:
-{"tests": {id: null or why it failed}, "broken": null or why the tests could not run,
-"touched": how often the tests saw what the solution does}.
+Usage: python3 -I -S harness.py FOLDER SOCKET, where SOCKET is the descriptor on which the solution's driver
+answers. Standard input holds the list of ids (`module.function`). Writes one line to standard output, both in
+the form of `values.py`: {"tests": {id: None or why it failed}, "broken": None or why the tests could not run,
+"touched": how often the tests saw what the solution does, "waited": seconds spent waiting for it}.
 
 Guarantees: the policy's code never runs in this process; what comes over the socket becomes exact built-in
 values, or an exception of a short list, and nothing else.
@@ -15,6 +15,7 @@ Does not: let a test change an argument in place: the solution gets copies."""
 import builtins
 import os
 import sys
+import time
 
 LONGEST_REPLY = 8_000_000
 """Bytes of one answer of the solution."""
@@ -41,6 +42,7 @@ class Wire:
     def __init__(self, fileno):
         self.socket = os.fdopen(fileno, "r+b", buffering=0)
         self.touched = 0
+        self.waited = 0.0
         self.rest = b""
         self.lost = None
         self.last = ""
@@ -49,7 +51,11 @@ class Wire:
         if self.lost is None:
             try:
                 self.send(dump(list(request)).encode() + b"\n")
-                return self.reply()
+                begun = time.monotonic()
+                try:
+                    return self.reply()
+                finally:
+                    self.waited += time.monotonic() - begun
             except (OSError, ValueError) as error:
                 self.lost = str(error) or type(error).__name__
         raise SolutionError(f"the solution gave no answer: {self.lost}")
@@ -137,7 +143,7 @@ def run(ids, wire):
         name, _, function = test.rpartition(".")
         module = __import__(name, fromlist=["_"])
         verdicts[test] = outcome_of(getattr(module, function, None), wire)
-    return {"tests": verdicts, "broken": None, "touched": wire.touched}
+    return {"tests": verdicts, "broken": None}
 
 
 def outcome_of(function, wire):
@@ -159,9 +165,8 @@ def explained():
 
 
 def main():
-    import json
-
-    folder, fileno, *ids = sys.argv[1:]
+    folder, fileno = sys.argv[1:]
+    ids = load(sys.stdin.read())
     report = os.dup(1)
     os.dup2(2, 1)
     sys.path.insert(0, folder)
@@ -171,9 +176,9 @@ def main():
     try:
         result = run(ids, wire)
     except BaseException:  # noqa: BLE001 - tests that cannot be imported are a verdict on the tests
-        result = {"tests": {}, "broken": explained(), "touched": wire.touched}
+        result = {"tests": {}, "broken": explained()}
     with os.fdopen(report, "w") as file:
-        json.dump(result, file)
+        file.write(dump({**result, "touched": wire.touched, "waited": wire.waited}))
     sys.stderr.flush()
     os._exit(0)
 

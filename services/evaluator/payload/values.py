@@ -8,7 +8,7 @@ Scalars are JSON's own. Everything else is an object with one key: l list, t tup
 d dict as pairs, b bytes in hex, c complex, x nan or an infinity, n a whole number in hex, i an iterator,
 r a range."""
 
-import json
+import _json  # importing all of `json` takes as long as starting Python
 
 LONGEST = 1_000_000
 """Elements that an iterator may give."""
@@ -24,15 +24,48 @@ class CannotCross(Exception):
 
 def dump(value):
     """One line of ASCII JSON; raises `CannotCross`."""
-    return json.dumps(_pack(value, 0), separators=(",", ":"), allow_nan=False)
+    return "".join(_WRITE(_pack(value, 0), 0))
 
 
 def load(line):
     """The value in a line; ValueError for anything else, however deep or large."""
     try:
-        return _unpack(json.loads(line), 0)
-    except (RecursionError, MemoryError, KeyError, TypeError, OverflowError) as error:
+        text = (line if isinstance(line, str) else str(line, "utf-8")).strip()
+        node, end = _READ(text, 0)
+        if end == len(text):
+            return _unpack(node, 0)
+    except _UNREADABLE as error:
         raise ValueError(f"not a value: {type(error).__name__}") from error
+    raise ValueError("not a value: more than one")
+
+
+_UNREADABLE = (RecursionError, MemoryError, KeyError, TypeError, OverflowError, StopIteration, SystemError)
+"""SystemError: what the scanner raises for a malformed string while `json.decoder` is not loaded."""
+
+
+def _no_constant(name):
+    raise ValueError(f"not a value: {name}")
+
+
+class _Reading:
+    """How `json`'s own scanner is to read."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = staticmethod(_no_constant)
+
+
+def _no_instance(value):
+    raise CannotCross(f"a {type(value).__name__} is not plain data")
+
+
+_READ = _json.make_scanner(_Reading())
+_WRITE = _json.make_encoder(
+    None, _no_instance, _json.encode_basestring_ascii, None, ":", ",", False, False, False
+)
 
 
 def _pack(value, depth):
