@@ -9,7 +9,7 @@ from typing import Any
 
 from kombu.message import Message
 
-from tiltyard.queue.topology import DEAD, dead_queue, publishing_connection
+from tiltyard.queue.topology import DEAD, channel_of, dead_queue, publishing_connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ def drain_dead_letters(broker_url: str, keep: Callable[[DeadLetter], None], *, l
     What `keep` raises ends the drain, and that letter stays in the broker. Raises kombu's errors for a
     broker that cannot be reached."""
     with publishing_connection(broker_url) as connection:
-        channel: Any = connection.channel()
+        channel = channel_of(connection)
         DEAD(channel).declare()
         queue = dead_queue()(channel)
         queue.declare()

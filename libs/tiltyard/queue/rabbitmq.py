@@ -6,7 +6,6 @@ Does not: keep hints for a listener that is away; on its return it looks at its 
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 from uuid import uuid4
 
 from amqp.exceptions import AMQPError, MessageNacked
@@ -23,6 +22,7 @@ from tiltyard.queue.topology import (
     CONFIRM_SECONDS,
     HINTS,
     JOBS,
+    channel_of,
     consuming_connection,
     dead_queue,
     job_queues,
@@ -44,7 +44,7 @@ class RabbitSender:
 
     def connect(self) -> None:
         self._connection = publishing_connection(self._url)
-        channel: Any = self._connection.channel()
+        channel = channel_of(self._connection)
         for declared in (HINTS, JOBS, dead_queue(), *job_queues()):
             declared(channel).declare()
         self._producer = self._app.amqp.Producer(channel, auto_declare=False)
@@ -92,7 +92,7 @@ class RabbitTap:
 
     def connect(self) -> None:
         self._connection = consuming_connection(self._url)
-        channel: Any = self._connection.channel()
+        channel = channel_of(self._connection)
         HINTS(channel).declare()
         queue = self._queue()(channel)
         queue.declare()

@@ -6,6 +6,8 @@ Does not: change a queue that exists with other arguments: RabbitMQ refuses that
 Source of the settings: RabbitMQ documentation, "Quorum Queues", "Dead Letter Exchanges" and "Publisher
 Confirms"; celery issues #10386 and #9462."""
 
+from typing import Any
+
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
@@ -63,3 +65,8 @@ def publishing_connection(broker_url: str) -> Connection:
 def consuming_connection(broker_url: str) -> Connection:
     """A connection that notices a dead broker by heartbeats."""
     return Connection(broker_url, connect_timeout=CONFIRM_SECONDS, heartbeat=HEARTBEAT_SECONDS)
+
+
+def channel_of(connection: Connection) -> Any:
+    """Connect without kombu's own waits between tries (its callers have their own), and open a channel."""
+    return connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0).channel()
