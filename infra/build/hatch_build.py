@@ -1,7 +1,8 @@
 """Builds the two C helpers of the sandbox when the distribution is installed or a wheel is made.
 
-Guarantees: a wheel carries helpers built from the source that it carries. Does not: fail for want of a compiler. The install then
-works, and using the native sandbox is refused with the cure until there is one (tiltyard.sandbox checks on use)."""
+Guarantees: a wheel carries helpers built from the source that it carries.
+Does not: fail for want of a compiler. The install then works, and using the native sandbox is refused with
+the cure until there is one (tiltyard.sandbox checks on use)."""
 
 import importlib.util
 import sys

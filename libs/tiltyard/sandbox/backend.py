@@ -1,6 +1,6 @@
 """What a backend is: a source of boxes, all made from one image under one set of limits.
 
-Guarantees: the pool and its users know no backend; each backend says what it enforces and refuses the rest."""
+Guarantees: the pool and its users know no backend; each says what it enforces and refuses the rest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
@@ -32,11 +32,14 @@ class Box(Protocol):
         ...
 
     async def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
-        """Replaces a file below `home` or /tmp; parents are made. Raises InvalidPath, FileFault, SandboxGone."""
+        """Replaces a file below `home` or /tmp, makes its parents. Raises InvalidPath, FileFault,
+        SandboxGone."""
         ...
 
     async def read(self, path: str, max_bytes: int = 1_000_000) -> bytes:
-        """A regular file's bytes; no symlink is followed. Raises InvalidPath, FileFault, FileTooLarge, SandboxGone."""
+        """A regular file's bytes; no symlink is followed.
+
+        Raises InvalidPath, FileFault, FileTooLarge, SandboxGone."""
         ...
 
     async def exec(
@@ -56,10 +59,10 @@ class Box(Protocol):
     ) -> ExecResult:
         """Runs a command to its end; whatever it leaves running is killed.
 
-        `env` adds to a minimal environment. `wall_seconds` None: twice `cpu_seconds` and 5. `output_bytes` caps each stream;
-        more ends the command. `files` are written first, in the same message. `fds` gives descriptors 3 to 15 of the command.
-        `on_output` gets output as it comes, instead of the result. Raises InvalidExec, InvalidPath, FileFault, SandboxBusy,
-        SandboxGone."""
+        `env` adds to a minimal environment. `wall_seconds` None: twice `cpu_seconds` and 5. `output_bytes`
+        caps each stream; more ends the command. `files` are written first, in the same message. `fds`
+        gives descriptors 3 to 15 of the command. `on_output` gets output as it comes, instead of the result.
+        Raises InvalidExec, InvalidPath, FileFault, SandboxBusy, SandboxGone."""
         ...
 
 

@@ -1,6 +1,7 @@
 """How much one box may use.
 
-Guarantees: a `Limits` that exists makes sense. Does not: know whether the host can enforce it; `doctor()` does."""
+Guarantees: a `Limits` that exists makes sense.
+Does not: know whether the host can enforce it; `doctor()` does."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -55,7 +56,8 @@ class Limits:
                 raise InvalidLimits(f"limit {name} is {value}: give {low} to {high}")
         if self.disk_mb >= self.memory_mb:
             raise InvalidLimits(
-                f"disk_mb ({self.disk_mb}) must be below memory_mb ({self.memory_mb}): a box's files are held in its memory"
+                f"disk_mb ({self.disk_mb}) must be below memory_mb ({self.memory_mb}): "
+                "a box's files are held in its memory"
             )
 
     @property

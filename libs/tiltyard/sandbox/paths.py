@@ -1,7 +1,7 @@
 """Where in a box a caller may read and write.
 
-Guarantees: what passes here names something below /box or /tmp and can be sent. Does not: look at the box; symlinks are
-refused there, by the kernel, at the moment of opening."""
+Guarantees: what passes here names something below /box or /tmp and can be sent.
+Does not: look at the box; symlinks are refused there, by the kernel, at the moment of opening."""
 
 from enum import IntEnum
 

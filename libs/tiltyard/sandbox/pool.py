@@ -1,7 +1,7 @@
 """Warm boxes: made ahead, lent one holder at a time, destroyed after.
 
-Guarantees: each acquire gets a box that nobody used before; a released, cancelled or failed holder's box is destroyed; who waits
-is served in order. Does not: reuse a box, or hold more than `size` at once."""
+Guarantees: each acquire gets a box that nobody used before; a released, cancelled or failed holder's box
+is destroyed; who waits is served in order. Does not: reuse a box, or hold more than `size` at once."""
 
 import asyncio
 from collections import deque
@@ -67,7 +67,9 @@ class WarmPool:
         self._first: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
-        """Starts making boxes and returns when the first is ready. Raises SandboxUnavailable, ImageFault, CapabilityRefused."""
+        """Starts making boxes and returns when the first is ready.
+
+        Raises SandboxUnavailable, ImageFault, CapabilityRefused."""
         if self._supply is not None:
             return
         self._fault = None
@@ -103,13 +105,16 @@ class WarmPool:
         await self.close()
 
     def acquire(self, *, timeout: float | None = None) -> AbstractAsyncContextManager[Box]:
-        """One fresh box, destroyed at the end. Raises SandboxBusy after `timeout` seconds, SandboxUnavailable, SandboxGone."""
+        """One fresh box, destroyed at the end.
+
+        Raises SandboxBusy after `timeout` seconds, SandboxUnavailable, SandboxGone."""
         return _SingleLoan(self, timeout)
 
     def acquire_many(
         self, count: int, *, timeout: float | None = None
     ) -> AbstractAsyncContextManager[list[Box]]:
-        """Several fresh boxes, all or none: holders that need two cannot starve one another. Raises as `acquire`."""
+        """Several fresh boxes, all or none, so that holders of one never wait for one another. Raises as
+        `acquire`."""
         if not 1 <= count <= self.size:
             raise SandboxBusy(
                 f"{count} boxes at once cannot come from a pool of {self.size}: make the pool larger"
@@ -209,7 +214,7 @@ class WarmPool:
 
 
 class _Loan:
-    """Boxes lent from `__aenter__` to `__aexit__`. Giving back never waits, so a cancellation cannot interrupt it."""
+    """Boxes lent from `__aenter__` to `__aexit__`. Giving back never waits: nothing can interrupt it."""
 
     def __init__(self, pool: WarmPool, count: int, timeout: float | None) -> None:
         self._pool = pool

@@ -13,9 +13,10 @@ from .supply import NativeSupply
 
 
 class NativeBackend:
-    """Linux namespaces on this host's kernel: right for your own model's code on a machine that runs nothing else.
+    """Linux namespaces on this host's kernel.
 
-    For hostile code use docker with runsc or kata."""
+    Right for your own model's code on a machine that runs nothing else; for hostile code use docker with
+    runsc or kata."""
 
     def __init__(self, store: Path = STORE) -> None:
         self._store = store

@@ -1,6 +1,7 @@
 """A native box: one socket to its tilt-init.
 
-Guarantees: one reader on the event loop, no thread, no polling; a command that is cancelled is killed and the box is spoiled.
+Guarantees: one reader on the event loop, no thread, no polling; a command that is cancelled is killed and
+the box is spoiled.
 Does not: destroy the box. Its supply does (`NativeSupply.discard`)."""
 
 import asyncio

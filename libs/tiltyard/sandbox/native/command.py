@@ -1,6 +1,7 @@
 """A command on its way into a box: checked and encoded.
 
-Guarantees: what leaves here the wire can carry and the kernel can start; the rest is a typed error before anything is sent."""
+Guarantees: what leaves here the wire can carry and the kernel can start; the rest is a typed error before
+anything is sent."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -79,7 +80,8 @@ class Command:
         )
         if len(frame) > wire.MAX_FRAME:
             raise InvalidExec(
-                f"the command has {len(frame)} bytes with its files and stdin, at most {wire.MAX_FRAME}: write large files first"
+                f"the command has {len(frame)} bytes with its files and stdin, at most {wire.MAX_FRAME}: "
+                "write large files first"
             )
         return frame
 
@@ -93,7 +95,8 @@ def _string(value: str | bytes, what: str) -> bytes:
         raise InvalidExec(f"{what} {encoded[:80]!r} contains NUL, which no program can be given")
     if len(encoded) >= _MAX_STRING:
         raise InvalidExec(
-            f"{what} of {len(encoded)} bytes: the kernel takes less than {_MAX_STRING}; pass it as a file or stdin"
+            f"{what} of {len(encoded)} bytes: the kernel takes less than {_MAX_STRING}; "
+            "pass it as a file or stdin"
         )
     return encoded
 

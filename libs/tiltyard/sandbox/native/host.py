@@ -1,6 +1,7 @@
 """The connection to one tilt-host: started as a child, spoken to over one socket, gone when either end is.
 
-Guarantees: nothing is left when this process dies: tilt-host sees the end of the socket, kills every box and leaves."""
+Guarantees: nothing is left when this process dies: tilt-host sees the end of the socket, kills every box
+and goes."""
 
 import array
 import asyncio
@@ -21,7 +22,8 @@ _EXIT_SECONDS = 15.0
 
 
 class HostLink:
-    """One tilt-host. `on_event` gets each event and the descriptor that came with it (-1: none); `on_end` the reason."""
+    """One tilt-host. `on_event` gets each event and its descriptor (-1: none); `on_end` the reason of its
+    end."""
 
     def __init__(
         self, on_event: Callable[[wire.HostEvent, int], None], on_end: Callable[[str], None]
@@ -127,5 +129,6 @@ def check_rights() -> None:
     """Raises SandboxUnavailable when this process may not start tilt-host with its rights."""
     if os.geteuid() != 0:
         raise SandboxUnavailable(
-            f"making sandboxes needs root, and this process has uid {os.geteuid()}: run it as root (sudo), or use the docker backend"
+            f"making sandboxes needs root, and this process has uid {os.geteuid()}: "
+            "run it as root (sudo), or use the docker backend"
         )

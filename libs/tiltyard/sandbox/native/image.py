@@ -1,7 +1,8 @@
 """The image `host`: this machine's /usr, its interpreter's standard library, and an /etc of our own making.
 
-Guarantees: the image holds no installed package, nothing of this project, no file of the host outside /usr (packages hidden)
-and the interpreter; it is made once and never changed: another interpreter gives another digest.
+Guarantees: the image holds no installed package, nothing of this project, no file of the host outside /usr
+(packages hidden) and the interpreter; it is made once and never changed: another interpreter gives another
+digest.
 Does not: copy /usr. That is bound read-only when a box is made."""
 
 import hashlib
@@ -30,11 +31,14 @@ _NO_STDLIB = {
     "ensurepip",
 }
 _ETC = {
-    "passwd": "root:x:0:0:root:/:/bin/sh\nbox:x:1000:1000:box:/box:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "passwd": (
+        "root:x:0:0:root:/:/bin/sh\nbox:x:1000:1000:box:/box:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/:/bin/false\n"
+    ),
     "group": "root:x:0:\nbox:x:1000:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1 localhost box\n::1 localhost\n",
     "hostname": "box\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nnetworks: files\nservices: files\nprotocols: files\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n",
     "resolv.conf": "",
     "shells": "/bin/sh\n/bin/bash\n",
 }
@@ -112,7 +116,8 @@ def _make(store: Path, digest: str, python: _Interpreter) -> None:
         scratch = Path(tempfile.mkdtemp(dir=store, prefix=".making-"))
     except OSError as error:
         raise SandboxUnavailable(
-            f"cannot write the image store {store}: {error.strerror}; run `tiltyard sandbox doctor` once as root"
+            f"cannot write the image store {store}: {error.strerror}; "
+            "run `tiltyard sandbox doctor` once as root"
         ) from error
     try:
         scratch.chmod(0o755)

@@ -1,7 +1,9 @@
-"""Boxes of one pool: tilt-host makes them ahead and hands each over ready; here they wait, are taken and are given back.
+"""Boxes of one pool: tilt-host makes them ahead and hands each over ready; here they wait, are taken, are
+given back.
 
-Guarantees: a box that was taken is destroyed by `discard` or by this process's death, whichever comes first; when tilt-host dies
-its boxes die too and a new one is started, at most `_MAX_RESTARTS` times a minute."""
+Guarantees: a box that was taken is destroyed by `discard` or by this process's death, whichever comes
+first; when tilt-host dies its boxes die too and a new one is started, at most `_MAX_RESTARTS` times a
+minute."""
 
 import asyncio
 import os
@@ -149,7 +151,7 @@ class NativeSupply:
 
 def _describe(event: wire.HostEvent) -> str:
     if event.op == wire.Event.refused:
-        return f"tilt-host refused the pool: {os.strerror(event.error)}; the image or the limits are not usable on this host"
+        return f"tilt-host refused the pool's image or limits: {os.strerror(event.error)}; see `tiltyard sandbox doctor`"
     step = wire.STEPS[event.step] if event.step < len(wire.STEPS) else f"step {event.step}"
     if event.error:
         why = os.strerror(event.error)
@@ -157,4 +159,4 @@ def _describe(event: wire.HostEvent) -> str:
         why = signal.strsignal(os.WTERMSIG(event.status)) or "a signal"
     else:
         why = f"status {event.status}"
-    return f"a sandbox could not be made: {step}: {why}; run `tiltyard sandbox doctor` to see what this host lacks"
+    return f"a sandbox could not be made: {step}: {why}; run `tiltyard sandbox doctor` to see why"

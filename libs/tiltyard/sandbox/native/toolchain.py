@@ -1,6 +1,7 @@
 """The two C helpers: compiled at install, checked against their source whenever they are used.
 
-Guarantees: a helper that is handed out was built from the source beside it; where a compiler is present, a stale one is rebuilt.
+Guarantees: a helper that is handed out was built from the source beside it; where a compiler is present, a
+stale one is rebuilt.
 Does not: import anything of ours, since the build hook runs this file before the package is installed."""
 
 import fcntl
@@ -56,7 +57,8 @@ def compile_helpers(into: Path, *, extra: Sequence[str] = ()) -> Helpers:
     compiler = find_compiler()
     if compiler is None:
         raise CompilerFault(
-            "no C compiler found (looked for $CC, cc, gcc, clang): install one, for example `apt-get install gcc libc6-dev`"
+            "no C compiler found (looked for $CC, cc, gcc, clang): install one, "
+            "for example `apt-get install gcc libc6-dev`"
         )
     into.mkdir(parents=True, exist_ok=True)
     for name in HELPERS:

@@ -1,4 +1,5 @@
-"""What Python says to tilt-host and tilt-init, and hears from them. Mirrors c/wire.h, in the host's byte order."""
+"""What Python says to tilt-host and tilt-init, and hears from them. Mirrors c/wire.h, in this host's byte
+order."""
 
 import struct
 from collections.abc import Mapping, Sequence
