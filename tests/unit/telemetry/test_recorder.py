@@ -47,14 +47,16 @@ def test_a_finished_span_is_taken_once(recorder: SpanRecorder, tracer: trace.Tra
 
 
 def test_a_record_is_json_with_everything_in_it(recorder: SpanRecorder, tracer: trace.Tracer) -> None:
-    with (
-        pytest.raises(ValueError, match="no such tool"),
-        tracer.start_as_current_span(
-            "call", context=context_from(REMOTE), links=link_to(REMOTE), attributes={"sizes": (1, 2)}
-        ) as span,
-    ):
-        span.add_event("asked", {"turn": 1})
-        raise ValueError("no such tool")
+    def call() -> None:
+        links = link_to(REMOTE)
+        context = context_from(REMOTE)
+        sizes = {"sizes": (1, 2)}
+        with tracer.start_as_current_span("call", context, links=links, attributes=sizes) as span:
+            span.add_event("asked", {"turn": 1})
+            raise ValueError("no such tool")
+
+    with pytest.raises(ValueError, match="no such tool"):
+        call()
     (record,) = recorder.take_spans("0af7651916cd43dd8448eb211c80319c")
     assert json.loads(json.dumps(record)) == record
     assert record["parent_id"] == "b7ad6b7169203331"
