@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -154,11 +154,10 @@ def _queue_admissions(
 ) -> tuple[dict[str, str], set[str]]:
     """Newest admission of each name, and the names for which one was queued: content without an admission, or
     whose last one failed by the platform's fault."""
+    of_these = Admission.version_id.in_([v.id for v in versions.values()])
+    last = select(func.max(Admission.id)).where(of_these).group_by(Admission.version_id)
     newest = session.execute(
-        select(Admission.version_id, Admission.id, Admission.state)
-        .where(Admission.version_id.in_([v.id for v in versions.values()]))
-        .order_by(Admission.version_id, Admission.id.desc())
-        .distinct(Admission.version_id)
+        select(Admission.version_id, Admission.id, Admission.state).where(Admission.id.in_(last))
     ).all()
     standing = {row.version_id: row.id for row in newest if row.state != "FAILED"}
     admissions = {name: standing[v.id] for name, v in versions.items() if v.id in standing}
