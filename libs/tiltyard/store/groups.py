@@ -5,8 +5,9 @@ Does not: decide (`core.group.settle`)."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from tiltyard.core.group import Member, Settlement, Verdict
@@ -29,34 +30,52 @@ class OpenGroup:
 
 
 def open_groups(session: Session, run_id: str, limit: int = 512) -> list[OpenGroup]:
-    """OPEN groups that may settle: no member on its way, or past the deadline."""
-    rows = session.execute(
+    """OPEN groups that may settle: no member on its way, or past the deadline.
+
+    Their rollouts are locked, so that what is decided about them can be carried out."""
+    settling = session.execute(
         text(
-            "SELECT g.id, g.deadline, array_agg(r.id ORDER BY r.member) AS ids,"
-            "  array_agg(r.fence ORDER BY r.member) AS fences, array_agg(r.state ORDER BY r.member) AS"
-            " states,"
-            "  array_agg(r.reward ORDER BY r.member) AS rewards,"
-            "  array_agg(r.oldest_version ORDER BY r.member) AS versions"
-            " FROM groups g JOIN rollouts r ON r.group_id = g.id WHERE g.run_id = :run AND g.state = 'OPEN'"
+            "SELECT g.id, g.deadline FROM groups g JOIN rollouts r ON r.group_id = g.id"
+            " WHERE g.run_id = :run AND g.state = 'OPEN'"
             " GROUP BY g.id HAVING g.deadline <= clock_timestamp() OR bool_and(r.state NOT IN"
             "  ('QUEUED', 'GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING', 'PRODUCED'))"
             ' ORDER BY g."index" LIMIT :limit'
         ),
         {"run": run_id, "limit": limit},
-    )
+    ).all()
+    members = _locked(session, [g.id for g in settling])
     return [
         OpenGroup(
-            id=row.id,
+            id=g.id,
             run_id=run_id,
-            deadline=row.deadline,
+            deadline=g.deadline,
             members=tuple(
-                Member(state=State(s), reward=r if s == State.SCORED else None, oldest_version=v)
-                for s, r, v in zip(row.states, row.rewards, row.versions, strict=True)
+                Member(
+                    state=State(r.state),
+                    reward=r.reward if r.state == State.SCORED else None,
+                    oldest_version=r.oldest_version,
+                )
+                for r in members[g.id]
             ),
-            keys=tuple(Key(rollout_id=i, fence=f) for i, f in zip(row.ids, row.fences, strict=True)),
+            keys=tuple(Key(rollout_id=r.id, fence=r.fence) for r in members[g.id]),
         )
-        for row in rows
+        for g in settling
     ]
+
+
+def _locked(session: Session, group_ids: list[str]) -> dict[str, list[Row[Any]]]:
+    """Each group's rollouts in the order of their members, locked in the order of their ids."""
+    rows = session.execute(
+        text(
+            "SELECT id, group_id, member, fence, state, reward, oldest_version FROM rollouts"
+            " WHERE group_id = ANY(:groups) ORDER BY id FOR UPDATE"
+        ),
+        {"groups": group_ids},
+    ).all()
+    found: dict[str, list[Row[Any]]] = {group: [] for group in group_ids}
+    for row in sorted(rows, key=lambda r: r.member):
+        found[row.group_id].append(row)
+    return found
 
 
 _ENDS = {

@@ -96,12 +96,14 @@ def move(
     return [Moved(rollout_id=r.id, fence=r.fence, run_id=r.run_id, group_id=r.group_id) for r in rows]
 
 
-def keys_where(session: Session, condition: str, values: Mapping[str, Any], limit: int = 10_000) -> list[Key]:
-    """Keys of the rollouts that an SQL condition over `rollouts r` picks, oldest first."""
-    rows = session.execute(
-        text(f"SELECT r.id, r.fence FROM rollouts r WHERE {condition} ORDER BY r.id LIMIT {int(limit)}"),
-        dict(values),
-    )
+def keys_where(
+    session: Session, condition: str, values: Mapping[str, Any], *, lock: bool = False
+) -> list[Key]:
+    """Keys of the rollouts that an SQL condition over `rollouts r` picks, oldest first.
+
+    With `lock`, nobody moves them before this transaction ends, so that each key still holds."""
+    query = f"SELECT r.id, r.fence FROM rollouts r WHERE {condition} ORDER BY r.id"
+    rows = session.execute(text(f"{query} FOR UPDATE OF r" if lock else query), dict(values))
     return [Key(rollout_id=row.id, fence=row.fence) for row in rows]
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from tiltyard.core.outcome import Outcome
 from tiltyard.core.rollout import Actor, State
 from tiltyard.store.database import new_id
-from tiltyard.store.moves import Key, Moved, end_attempts, move
+from tiltyard.store.moves import Key, Moved, end_attempts, keys_where, move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +115,9 @@ def grant(session: Session, grants: Sequence[Granting]) -> list[Moved]:
 
 def cancel(session: Session, keys: Sequence[Key], *, actor: Actor, reason: str) -> None:
     """RUNNING → CANCELLING (its runner is told at its next heartbeat), any other living state → CANCELLED."""
+    ids = [k.rollout_id for k in keys]
+    held = set(keys_where(session, "r.id = ANY(:ids)", {"ids": ids}, lock=True))
+    keys = [k for k in keys if k in held]
     move(session, keys, State.CANCELLING, actor=actor, reason=reason)
     gone = move(session, keys, State.CANCELLED, actor=actor, reason=reason, only_from=_CANCELLED_AT_ONCE)
     end_attempts(
