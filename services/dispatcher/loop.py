@@ -14,7 +14,7 @@ from services.dispatcher.grant import announce_jobs, grant
 from services.dispatcher.plan import plan_groups
 from services.dispatcher.reap import reap
 from services.dispatcher.settle import finish_evaluation, settle_groups
-from tiltyard.queue import Listener, Publisher
+from tiltyard.queue import Ear, Publisher
 from tiltyard.store import leadership, runs
 from tiltyard.store.database import UnitOfWork
 from tiltyard.store.leadership import Leader, NotLeading
@@ -40,7 +40,7 @@ class Loop:
     _reaped_at: float = field(default=0.0, init=False)
     _clocks: tuple[float, float] = field(default_factory=lambda: (time.time(), time.monotonic()), init=False)
 
-    async def run(self, ear: Listener, stop: asyncio.Event) -> None:
+    async def run(self, ear: Ear, stop: asyncio.Event) -> None:
         """Turn until `stop` is set; then let the next dispatcher lead at once."""
         while not stop.is_set():
             busy = await asyncio.to_thread(self._turn_or_doubt)
@@ -85,7 +85,7 @@ class Loop:
         with self.work() as session:
             leader = leadership.lead(session, LOOP, self.holder)
             if leader is not None and doubts:
-                leadership.distrust_time(session, leader)
+                leader = leadership.distrust_time(session, leader)
         self.doubts_time = doubts and leader is None
         return leader
 

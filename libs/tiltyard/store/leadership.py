@@ -4,7 +4,7 @@ Guarantees: a write that is guarded by `still` happens only while its epoch lead
 until the write commits.
 Does not: elect; the first to ask after the lease ran out leads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import text
@@ -57,18 +57,21 @@ def still(session: Session, leader: Leader) -> None:
         raise NotLeading(f"{leader.holder} no longer leads {leader.name} (epoch {leader.epoch})")
 
 
-def distrust_time(session: Session, leader: Leader) -> None:
-    """Judge no silence for a while: the clock jumped, or the database was away."""
-    session.execute(
+def distrust_time(session: Session, leader: Leader) -> Leader:
+    """Judge no silence for a while: the clock jumped, or the database was away. Raises `NotLeading`."""
+    still(session, leader)
+    since = session.execute(
         text(
-            "UPDATE leaderships SET trusted_since = clock_timestamp() WHERE name = :name AND epoch = :epoch"
+            "UPDATE leaderships SET trusted_since = clock_timestamp() WHERE name = :name"
+            " RETURNING trusted_since"
         ),
-        {"name": leader.name, "epoch": leader.epoch},
-    )
+        {"name": leader.name},
+    ).scalar_one()
+    return replace(leader, trusted_since=since)
 
 
 def resign(session: Session, leader: Leader) -> None:
-    """Let the next one lead at once, with the same trust in time."""
+    """Let the next one lead at once; it trusts the time anew."""
     session.execute(
         text(
             "UPDATE leaderships SET lease_until = clock_timestamp() WHERE name = :name AND epoch = :epoch"
