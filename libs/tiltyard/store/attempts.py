@@ -164,7 +164,11 @@ class Failed:
 
 
 def fail(session: Session, end: Failed) -> State | None:
-    """RUNNING → QUEUED with back-off while the budget lasts, else FAILED; None when fenced off."""
+    """RUNNING → QUEUED with back-off while the budget lasts, else FAILED; None when fenced off.
+
+    Raises ValueError for a valid outcome: what the policy did is graded, not tried again."""
+    if ruling(end.outcome).valid:
+        raise ValueError(f"{end.outcome} is a valid outcome: call produce()")
     row = session.execute(
         text(
             "SELECT r.infrastructure_failures + 1 AS failures, run.config FROM rollouts r"
