@@ -26,25 +26,26 @@ def plan_groups(work: UnitOfWork, leader: Leader, run: RunRow) -> int:
         versions = _next_versions(session, run, run.config)
         if not versions:
             return 0
+        planned = runs.count_planned(session, run.id, len(versions))
+        if planned is None:
+            return 0
         runs.start(session, run.id)
-        first = runs.count_planned(session, run.id, len(versions)) - len(versions)
+        first = planned - len(versions)
         return len(rollouts.plan(session, _groups(run, run.config, versions, first)))
 
 
 def _next_versions(session: Session, run: RunRow, config: TrainRun | EvaluationRun) -> list[str]:
-    """Task versions of the groups to plan now, in order."""
+    """Task versions of the groups to plan now, in order; none while no task of the taskset is ACTIVE."""
     progress = groups.progress(session, run.id)
     if isinstance(config, EvaluationRun):
-        versions = runs.planned_versions(session, run)
-        count = room_in_evaluation(tasks=len(versions), progress=progress, window=config.window)
-        return versions[progress.planned : progress.planned + count]
+        waiting = runs.unplanned_versions(session, run)
+        return waiting[: room_in_evaluation(waiting=len(waiting), progress=progress, window=config.window)]
     if run.state != "RUNNING" or policies.latest(session, run.id) is None:
         return []
     shape = TrainPlan(batch=config.groups_per_step, steps=config.steps, max_staleness=config.max_staleness)
     count = room(shape, progress)
-    if not count:
-        return []
-    return draws(runs.planned_versions(session, run), seed=config.seed, start=progress.planned, count=count)
+    active = runs.planned_versions(session, run) if count else []
+    return draws(active, seed=config.seed, start=progress.planned, count=count) if active else []
 
 
 def _groups(run: RunRow, config: TrainRun | EvaluationRun, versions: list[str], first: int) -> list[NewGroup]:

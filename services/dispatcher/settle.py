@@ -35,12 +35,12 @@ def _rules(run: RunRow) -> GroupRules:
 
 
 def finish_evaluation(work: UnitOfWork, leader: Leader, run: RunRow) -> bool:
-    """Complete an evaluation run whose every task has been planned and settled."""
+    """Complete an evaluation run whose every ACTIVE task has been planned and settled, if there is any."""
     if not isinstance(run.config, EvaluationRun) or run.taskset_id is None:
         return False
     with work() as session:
         leadership.still(session, leader)
         progress = groups.progress(session, run.id)
-        if progress.open or progress.planned < len(runs.planned_versions(session, run)):
+        if progress.open or not progress.planned or runs.unplanned_versions(session, run):
             return False
         return runs.finish(session, run.id, "COMPLETED", actor=Actor.DISPATCHER)

@@ -36,6 +36,6 @@ def room(plan: TrainPlan, progress: Progress) -> int:
     return max(0, min(plan.batch * (plan.max_staleness + 1) - living, needed))
 
 
-def room_in_evaluation(*, tasks: int, progress: Progress, window: int) -> int:
-    """How many groups an evaluation run may add now: each task once, at most `window` open."""
-    return max(0, min(tasks - progress.planned, window - progress.open))
+def room_in_evaluation(*, waiting: int, progress: Progress, window: int) -> int:
+    """How many groups an evaluation run may add now: `waiting` tasks have none yet, `window` may be open."""
+    return max(0, min(waiting, window - progress.open))

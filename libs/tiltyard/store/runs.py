@@ -56,25 +56,19 @@ def create(session: Session, tenant_id: str, config: SftRun | TrainRun | Evaluat
     """Insert a PENDING run and return its id.
 
     Raises `NameTaken`, `NothingToRun`, or `policies.NoSuchPolicy`."""
-    taken = session.execute(
-        text("SELECT 1 FROM runs WHERE tenant_id = :tenant AND name = :name"),
-        {"tenant": tenant_id, "name": config.name},
-    ).one_or_none()
-    if taken:
-        raise NameTaken(f"a run named {config.name!r} exists; choose another name")
     policy = (
         policies.resolve(session, tenant_id, config.policy)
         if isinstance(config.policy, str)
         else policies.Reference(run_id=None, version=None)
     )
     run_id = new_id()
-    session.execute(
+    made = session.execute(
         text(
             "INSERT INTO runs (id, tenant_id, name, kind, config, taskset_id, policy_run_id,"
             " policy_version, deadline)"
             " VALUES (:id, :tenant, :name, :kind, CAST(:config AS jsonb), :taskset, :policy_run,"
             " :policy_version,"
-            " clock_timestamp() + :deadline)"
+            " clock_timestamp() + :deadline) ON CONFLICT (tenant_id, name) DO NOTHING RETURNING id"
         ),
         {
             "id": run_id,
@@ -87,7 +81,9 @@ def create(session: Session, tenant_id: str, config: SftRun | TrainRun | Evaluat
             "policy_version": policy.version,
             "deadline": timedelta(seconds=config.deadline_seconds),
         },
-    )
+    ).one_or_none()
+    if made is None:
+        raise NameTaken(f"a run named {config.name!r} exists; choose another name")
     return run_id
 
 
@@ -197,12 +193,20 @@ def sweep(session: Session, run_id: str, *, actor: Actor, reason: str) -> int:
     )
     session.execute(
         text(
+            "UPDATE groups SET state = 'CANCELLED', reason = :reason WHERE state = 'TRAINED' AND id IN ("
+            " SELECT g.group_id FROM step_groups g JOIN training_steps s ON s.run_id = g.run_id"
+            " AND s.step = g.step WHERE g.run_id = :run AND s.state = 'WITHDRAWN')"
+        ),
+        {"run": run_id, "reason": reason},
+    )
+    session.execute(
+        text(
             "DELETE FROM step_groups g USING training_steps s WHERE g.run_id = :run AND s.run_id = g.run_id"
             " AND s.step = g.step AND s.state = 'WITHDRAWN'"
         ),
         {"run": run_id},
     )
-    left = keys_where(session, LEFT_OVER, {"run": run_id}, limit=1_000_000)
+    left = keys_where(session, LEFT_OVER, {"run": run_id}, lock=True)
     cancel(session, left, actor=actor, reason=reason)
     session.execute(
         text(
@@ -227,12 +231,25 @@ def planned_versions(session: Session, run: RunRow) -> list[str]:
     )
 
 
-def count_planned(session: Session, run_id: str, groups: int) -> int:
-    """Count `groups` more draws of a run; how many it has now."""
+def unplanned_versions(session: Session, run: RunRow) -> list[str]:
+    """Those of `planned_versions` that have no group in the run yet, in the same order."""
+    planned = set(
+        session.execute(text("SELECT version_id FROM groups WHERE run_id = :run"), {"run": run.id}).scalars()
+    )
+    return [version for version in planned_versions(session, run) if version not in planned]
+
+
+def count_planned(session: Session, run_id: str, groups: int) -> int | None:
+    """Count `groups` more draws of a living run; how many it has now, or None when it has ended.
+
+    It cannot end before this transaction does, so that what is planned with it is swept with it."""
     return session.execute(
-        text("UPDATE runs SET groups_planned = groups_planned + :n WHERE id = :id RETURNING groups_planned"),
+        text(
+            "UPDATE runs SET groups_planned = groups_planned + :n"
+            " WHERE id = :id AND state IN ('PENDING', 'RUNNING') RETURNING groups_planned"
+        ),
         {"n": groups, "id": run_id},
-    ).scalar_one()
+    ).scalar_one_or_none()
 
 
 def overdue(session: Session) -> list[str]:

@@ -100,7 +100,7 @@ class EvaluationRun(RuleBasedStateMachine):
 
     def _room(self) -> int:
         progress = Progress(open=self.open, ready=0, steps_done=0, planned=self.planned)
-        return room_in_evaluation(tasks=self.tasks, progress=progress, window=self.window)
+        return room_in_evaluation(waiting=self.tasks - self.planned, progress=progress, window=self.window)
 
 
 TrainingRun.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -129,6 +129,6 @@ def test_a_bound_that_was_lowered_never_gives_negative_room() -> None:
         == 0
     )
     assert (
-        room_in_evaluation(tasks=1, progress=Progress(open=9, ready=0, steps_done=0, planned=9), window=1)
+        room_in_evaluation(waiting=1, progress=Progress(open=9, ready=0, steps_done=0, planned=9), window=1)
         == 0
     )
