@@ -4,9 +4,10 @@ Guarantees: a registry of its own; every metric begins with `tiltyard_`; asking 
 same metric, and asking with other labels is an error.
 Does not: bound the values of labels; keep them few (`failure_kind`, never a reason or an id)."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from threading import Thread
 from typing import Any, TypeVar
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,6 +25,20 @@ Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 PREFIX = "tiltyard_"
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 """Default buckets of a histogram of durations."""
+
+
+class MetricsServer:
+    """A page that is being served."""
+
+    def __init__(self, server: WSGIServer, thread: Thread) -> None:
+        self._server, self._thread = server, thread
+        self.port: int = server.server_port
+
+    def close(self) -> None:
+        """Stop serving; the end of the process does so too."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 class Metrics:
@@ -58,16 +73,9 @@ class Metrics:
         """The page that Prometheus reads, in `content_type`."""
         return generate_latest(self.registry)
 
-    @contextmanager
-    def served(self, port: int, host: str = "127.0.0.1") -> Iterator[int]:
-        """Serve the page over HTTP from a thread, for a service without HTTP of its own; gives the port."""
-        server, thread = start_http_server(port, host, registry=self.registry)
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+    def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
+        """Serve the page over HTTP from a daemon thread, for a service without HTTP of its own."""
+        return MetricsServer(*start_http_server(port, host, registry=self.registry))
 
     def _one(
         self, kind: type[Metric], name: str, help_text: str, labels: Sequence[str], **options: Any

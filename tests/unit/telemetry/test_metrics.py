@@ -43,5 +43,7 @@ def test_two_processes_worth_of_metrics_are_strangers() -> None:
 def test_a_service_without_http_serves_the_page() -> None:
     metrics = Metrics()
     metrics.gauge("depth", "Depth.").set(4)
-    with metrics.served(0) as port, urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+    server = metrics.serve(0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
         assert b"tiltyard_depth 4.0" in answer.read()
+    server.close()
