@@ -7,7 +7,7 @@ import click
 from services.cli.lazy import Later, LazyGroup
 
 COMMANDS = {
-    "demo": Later(where="services.cli.demo.command:demo", help="The whole loop once: tasks, rewards, a better policy."),
+    "demo": Later(where="services.cli.demo.command:demo", help="The whole loop, once, in minutes."),
     "up": Later(where="services.cli.lifecycle:up", help="Start the whole platform on this machine."),
     "down": Later(where="services.cli.lifecycle:down", help="Stop it."),
     "status": Later(where="services.cli.lifecycle:status", help="Show what runs, and the console's link."),

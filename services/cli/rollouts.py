@@ -135,7 +135,7 @@ def _waterfall(spans: "tuple[Span, ...]") -> "Text":
 
     from tiltyard.telemetry.waterfall import waterfall
 
-    rows = waterfall(spans)  # type: ignore[arg-type]
+    rows = waterfall(spans)
     whole = max((r.offset_ms + r.duration_ms for r in rows), default=0.0) or 1.0
     drawn = Text()
     for row in rows:

@@ -39,7 +39,7 @@ class Gate:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = self._wrong_with(scope["path"], headers)
+        refusal = self._wrong_with(scope["path"], headers) or _bad_address(scope)
         if refusal is not None:
             response = answer(
                 refusal.status_code, refusal.detail, instance=scope["path"], headers=refusal.headers
@@ -81,6 +81,13 @@ class Gate:
         if not (stated.isascii() and stated.isdigit()):
             return Refusal(400, "Content-Length is not a number")
         return too_large(limit, int(stated)) if int(stated) > limit else None
+
+
+def _bad_address(scope: Scope) -> Refusal | None:
+    """No row can hold a NUL, so no address can name one."""
+    if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
+        return Refusal(400, "the address holds a NUL character; remove it")
+    return None
 
 
 def too_large(limit: int, size: int | None = None) -> Refusal:

@@ -34,21 +34,19 @@ class Gauges:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._rows = {
-            "rollouts": metrics.gauge("tiltyard_rollouts", "Rollouts by state.", ("state",)),
+            "rollouts": metrics.gauge("rollouts", "Rollouts by state.", ("state",)),
             "failures": metrics.gauge(
-                "tiltyard_failures",
+                "failures",
                 "Attempts and gradings that failed by the platform's fault.",
                 ("failure_kind",),
             ),
-            "runs": metrics.gauge("tiltyard_runs", "Runs by state.", ("state",)),
-            "tasks": metrics.gauge("tiltyard_task_versions", "Task versions by state.", ("state",)),
-            "runners": metrics.gauge("tiltyard_runners", "Runner incarnations.", ("state",)),
+            "runs": metrics.gauge("runs", "Runs by state.", ("state",)),
+            "tasks": metrics.gauge("task_versions", "Task versions by state.", ("state",)),
+            "runners": metrics.gauge("runners", "Runner incarnations.", ("state",)),
         }
-        self._requests = metrics.counter(
-            "tiltyard_http_requests_total", "Requests answered.", ("method", "route", "status")
-        )
+        self._requests = metrics.counter("http_requests", "Requests answered.", ("method", "route", "status"))
         self._seconds = metrics.histogram(
-            "tiltyard_http_request_seconds", "Time to answer a request.", ("method", "route")
+            "http_request_seconds", "Time to answer a request.", ("method", "route")
         )
         self._counted_at = -FRESH
 

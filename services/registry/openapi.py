@@ -78,7 +78,10 @@ def _complete(operation: dict[str, Any]) -> None:
 def examples_of(operation: str) -> dict[str, Any]:
     """Examples of a body, from the files that the documentation shows."""
     if operation.startswith("submit_v1"):
-        return _load("task-*.json")
+        return {
+            name: {"value": {"spec": example["value"], "tasksets": ["mine"], "repeats": 3}}
+            for name, example in _load("task-*.json").items()
+        }
     if operation.startswith("start"):
         return _load("run-*.toml")
     return {}

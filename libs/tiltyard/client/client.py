@@ -149,6 +149,10 @@ class Client:
     def stats(self, reference: str) -> http.RunStats:
         return self._get(http.RunStats, f"/v1/runs/{quote(reference)}/stats")
 
+    def latency(self, reference: str) -> http.Latency:
+        """How fast the run's rollouts went through their states."""
+        return self._get(http.Latency, f"/v1/runs/{quote(reference)}/latency")
+
     def ledger(self, reference: str) -> http.LedgerView:
         return self._get(http.LedgerView, f"/v1/runs/{quote(reference)}/ledger")
 

@@ -157,6 +157,19 @@ class RunStats(Document):
     policy_version: int | None
 
 
+class Latency(Document):
+    """How fast a run's rollouts went through their states, from their transitions."""
+
+    ended: int
+    """Rollouts that have reached a terminal state by scoring."""
+    ended_per_second: float | None
+    """Those, over the time from the first being planned to the last ending."""
+    grant_to_scored_ms: dict[str, float]
+    """Percentiles `p50` and `p99`, over each rollout's last grant; empty while nothing is scored."""
+    queued_to_claimed_ms: dict[str, float]
+    """Percentiles `p50` and `p99`, from the last time that it was queued."""
+
+
 class TaskScore(Document):
     """One task's valid rewards in an evaluation run."""
 

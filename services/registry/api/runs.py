@@ -20,6 +20,7 @@ from services.registry.problem import Refusal
 from tiltyard.contracts.document import Fault, InvalidDocument, parse
 from tiltyard.contracts.http import (
     EvaluationView,
+    Latency,
     LedgerView,
     Page,
     PolicyView,
@@ -132,6 +133,12 @@ async def list_policies(
 async def get_stats(run_id: RunId, ports: Using) -> RunStats:
     """What the run has come to, counted from its rows."""
     return await ports.work.run(views.stats, run_id)
+
+
+@router.get("/{reference:path}/latency")
+async def get_latency(run_id: RunId, ports: Using) -> Latency:
+    """How fast the run's rollouts went through their states."""
+    return await ports.work.run(views.latency, run_id)
 
 
 @router.get("/{reference:path}/ledger")

@@ -190,7 +190,7 @@ class Bar:
 
 def bars(spans: tuple[dict[str, Any], ...]) -> list[Bar]:
     """The waterfall's rows, scaled to 1,000."""
-    rows = waterfall(spans)  # type: ignore[arg-type]
+    rows = waterfall(spans)
     whole = max((r.offset_ms + r.duration_ms for r in rows), default=0.0) or 1.0
     return [
         Bar(
@@ -201,7 +201,7 @@ def bars(spans: tuple[dict[str, Any], ...]) -> list[Bar]:
             left=round(r.offset_ms / whole * 1_000, 1),
             width=max(round(r.duration_ms / whole * 1_000, 1), 2.0),
             milliseconds=r.duration_ms,
-            message=str(r.span.get("message", "")),
+            message=r.message,
         )
         for r in rows
     ]

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from tiltyard.contracts.http import PolicyView, RunStats, RunView, StepView
+from tiltyard.contracts.http import Latency, PolicyView, RunStats, RunView, StepView
 from tiltyard.contracts.run_config import EvaluationRun, RunConfig, SftRun, TrainRun
 from tiltyard.core.outcome import RULINGS
 from tiltyard.store.views.page import Keyset, page_of
@@ -126,6 +126,42 @@ def stats(session: Session, run_id: str) -> RunStats:
 
 def _counted(session: Session, sql: str, values: dict[str, Any]) -> dict[str, int]:
     return {str(name): count for name, count in session.execute(text(sql), values)}
+
+
+_LATENCY = """
+WITH marks AS (
+    SELECT t.rollout_id,
+        min(t.at) AS planned,
+        max(t.at) FILTER (WHERE t."end" = 'QUEUED') AS queued,
+        max(t.at) FILTER (WHERE t."end" = 'GRANTED') AS granted,
+        max(t.at) FILTER (WHERE t."end" = 'RUNNING') AS claimed,
+        max(t.at) FILTER (WHERE t."end" = 'SCORED') AS scored,
+        max(t.at) FILTER (WHERE t."end" IN ('TRAINED', 'EVALUATED', 'FILTERED', 'STALE')) AS ended
+    FROM transitions t JOIN rollouts r ON r.id = t.rollout_id WHERE r.run_id = :run GROUP BY t.rollout_id
+)
+SELECT count(ended) AS ended,
+    count(ended) / nullif(extract(epoch FROM max(ended) - min(planned)), 0)::float8 AS ended_per_second,
+    percentile_cont(ARRAY[0.5, 0.99]) WITHIN GROUP (ORDER BY extract(epoch FROM scored - granted) * 1000)
+        FILTER (WHERE scored > granted) AS scoring,
+    percentile_cont(ARRAY[0.5, 0.99]) WITHIN GROUP (ORDER BY extract(epoch FROM claimed - queued) * 1000)
+        FILTER (WHERE claimed > queued) AS claiming
+FROM marks
+"""
+
+
+def latency(session: Session, run_id: str) -> Latency:
+    """How fast the run's rollouts went, from their transitions."""
+    row = session.execute(text(_LATENCY), {"run": run_id}).one()
+    return Latency(
+        ended=row.ended,
+        ended_per_second=row.ended_per_second,
+        grant_to_scored_ms=_percentiles(row.scoring),
+        queued_to_claimed_ms=_percentiles(row.claiming),
+    )
+
+
+def _percentiles(values: list[float] | None) -> dict[str, float]:
+    return dict(zip(("p50", "p99"), map(float, values), strict=True)) if values else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
