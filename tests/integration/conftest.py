@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tiltyard.testing.object_store", "tiltyard.testing.transport")
-
-from tiltyard.testing.servers import (  # noqa: E402  (asserts in them are rewritten first)
+from tiltyard.testing.servers import (
     Postgres,
     RabbitMQ,
     S3Server,
