@@ -1,0 +1,1 @@
+"""The trainer: settled groups become policy versions."""

@@ -4,7 +4,8 @@ Guarantees: each is written once, to an immutable key, before the row that point
 Does not: decide anything; a record without its row does not count.
 
 Keys: `runs/<run>/rollouts/<rollout>/<fence>/attempt.json.gz`, `…/gradings/<number>.json.gz`,
-`runs/<run>/steps/<step>/manifest.json.gz`, `runs/<run>/policies/<version>/…`, `artifacts/<sha256>`."""
+`runs/<run>/steps/<step>/<fence>/manifest.json.gz`, `runs/<run>/policies/<version>/…`,
+`artifacts/<sha256>`."""
 
 import gzip
 import json
@@ -141,8 +142,9 @@ def grading_key(run_id: str, rollout_id: str, fence: int, number: int) -> str:
     return f"runs/{run_id}/rollouts/{rollout_id}/{fence}/gradings/{number}.json.gz"
 
 
-def step_key(run_id: str, step: int) -> str:
-    return f"runs/{run_id}/steps/{step}/manifest.json.gz"
+def step_key(run_id: str, step: int, fence: int) -> str:
+    """`fence` is the run's: a step that is computed again leaves the first manifest as it was."""
+    return f"runs/{run_id}/steps/{step}/{fence}/manifest.json.gz"
 
 
 def policy_prefix(run_id: str, version: int) -> str:

@@ -62,6 +62,8 @@ class Loss(Document):
     clip_high: float = Field(default=0.28, gt=0)
     dual_clip: float | None = Field(default=3.0, gt=1)
     aggregation: Literal["token", "sequence", "constant"] = "token"
+    constant_length: int = Field(default=512, ge=1)
+    """Tokens that `constant` divides each sequence by: the longest completion that the tasks allow."""
     importance: Literal["bypass", "token_truncated"] = "token_truncated"
     """`bypass` takes the generator's log-probabilities as the old policy; `token_truncated` recomputes the
     old policy and weighs the generator/trainer mismatch, cut at `importance_cap`."""

@@ -80,6 +80,17 @@ def latest(session: Session, run_id: str) -> PolicyRow | None:
     return None if row is None else _policy(row)
 
 
+def latest_checkpoint(session: Session, run_id: str) -> PolicyRow | None:
+    """The newest published version that has the optimizer's state beside its weights."""
+    row = session.execute(
+        text(
+            f"{_ROW} WHERE run_id = :run AND state = 'PUBLISHED' AND checkpoint ORDER BY version DESC LIMIT 1"
+        ),
+        {"run": run_id},
+    ).one_or_none()
+    return None if row is None else _policy(row)
+
+
 def get(session: Session, run_id: str, version: int) -> PolicyRow | None:
     row = session.execute(
         text(f"{_ROW} WHERE run_id = :run AND version = :version"), {"run": run_id, "version": version}
@@ -135,3 +146,41 @@ def latest_of(session: Session, run_ids: list[str]) -> dict[str, int]:
         {"runs": run_ids},
     )
     return {row.run_id: row.version for row in rows}
+
+
+def published(session: Session, run_ids: list[str]) -> dict[str, tuple[int, ...]]:
+    """The published versions, ascending, of each of these runs that has any."""
+    rows = session.execute(
+        text(
+            "SELECT run_id, array_agg(version ORDER BY version) AS versions FROM policy_versions"
+            " WHERE run_id = ANY(:runs) AND state = 'PUBLISHED' GROUP BY run_id"
+        ),
+        {"runs": run_ids},
+    )
+    return {row.run_id: tuple(row.versions) for row in rows}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A run that has a published version."""
+
+    run_id: str
+    name: str
+    newest: int
+    created: int
+    """When the newest was published: seconds since 1970."""
+
+
+def served(session: Session, tenant_id: str, *, limit: int) -> list[Served]:
+    """The tenant's runs with a published version, the latest published first."""
+    rows = session.execute(
+        text(
+            "SELECT r.id AS run_id, r.name, max(p.version) AS newest,"
+            " extract(epoch FROM max(p.created_at))::bigint AS created"
+            " FROM policy_versions p JOIN runs r ON r.id = p.run_id"
+            " WHERE r.tenant_id = :tenant AND p.state = 'PUBLISHED'"
+            " GROUP BY r.id, r.name ORDER BY max(p.created_at) DESC LIMIT :limit"
+        ),
+        {"tenant": tenant_id, "limit": limit},
+    )
+    return [Served(**row._mapping) for row in rows]

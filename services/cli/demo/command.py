@@ -51,7 +51,7 @@ def demo(
     from services.cli.stack import Options, PortInUse, running
     from services.cli.state import StateError
     from services.cli.supervisor import ChildFailed
-    from tiltyard.client import ApiError, Client
+    from tiltyard.client import Client, ClientError
 
     console = Console(stderr=True)
     directory = (state or Path(tempfile.mkdtemp(prefix="tiltyard-demo-"))).absolute()
@@ -73,7 +73,7 @@ def demo(
                 plot=directory / "reward.png",
                 console=f"tiltyard up --state {directory}",
             )
-    except (StateError, PortInUse, ChildFailed, RunFailed, ApiError) as error:
+    except (StateError, PortInUse, ChildFailed, RunFailed, ClientError) as error:
         console.print(f"[red]demo failed:[/] {error}", highlight=False)
         if state is None:
             console.print(f"what it left: {directory}", highlight=False)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from services.cli.demo.recipe import DEFAULT_STEPS
 from services.cli.demo.story import HUMANEVAL, Told
+from tiltyard.contracts.http import EvaluationView
 
 MUST_RISE = 0.25
 """Held-out pass rate after RL, above the one before."""
@@ -47,7 +48,8 @@ def failures(told: Told, measured: Measured, *, steps: int) -> list[str]:
     for name, sums in told.admissions.items():
         if sums["oracle_failures"] or sums["noop_passes"]:
             found.append(
-                f"taskset {name}: {sums['oracle_failures']} oracle failures, {sums['noop_passes']} no-op passes"
+                f"taskset {name}: {sums['oracle_failures']} oracle failures,"
+                f" {sums['noop_passes']} no-op passes"
             )
     for ledger in told.ledgers:
         if not ledger.balanced:
@@ -121,8 +123,7 @@ def show(console: Console, told: Told, measured: Measured, artifacts: Artifacts,
         admission.add_row(name, str(view.tasks), str(view.active), *map(str, counts))
     console.print(admission)
     console.print(
-        f"held-out pass rate: [bold]{told.before.mean:.3f}[/] [{told.before.low:.3f}, {told.before.high:.3f}] before RL"
-        f" → [bold]{told.after.mean:.3f}[/] [{told.after.low:.3f}, {told.after.high:.3f}] after"
+        f"held-out pass rate: {_interval(told.before)} before RL → {_interval(told.after)} after"
         f" ({told.after.tasks} tasks, 95 % intervals over tasks)",
         markup=True,
         highlight=False,
@@ -141,3 +142,9 @@ def show(console: Console, told: Told, measured: Measured, artifacts: Artifacts,
     console.print(f"{measured.seconds:.0f} s, {measured.peak_rss_mb:.0f} MiB at most", highlight=False)
     for line in found:
         console.print(f"[red]does not hold:[/] {line}", highlight=False)
+
+
+def _interval(view: EvaluationView) -> str:
+    if view.mean is None or view.low is None or view.high is None:
+        return "unknown"
+    return f"[bold]{view.mean:.3f}[/] ({view.low:.3f} to {view.high:.3f})"

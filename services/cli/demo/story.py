@@ -27,6 +27,7 @@ from tiltyard.contracts.http import (
 HUMANEVAL, TRAIN, HELDOUT = "humaneval", "demo-train", "demo-heldout"
 POLL = 0.5
 BATCH = 100
+COUNTS = ("oracle_passes", "oracle_failures", "noop_passes", "noop_failures")
 
 
 class RunFailed(RuntimeError):
@@ -134,7 +135,7 @@ class Story:
             return self._finished(run, lambda: self._follow(stage, run))
 
     def _follow(self, stage: Stage, run: RunView) -> None:
-        steps = self.client.steps(run.id)
+        steps = list(self.client.steps(run.id))
         rewards = [s.metrics["reward"] for s in steps if "reward" in s.metrics]
         self.display.show(self.client.stats(run.id), reward=rewards[-1] if rewards else None)
         stage.at(sum(s.state == "COMMITTED" for s in steps))
@@ -164,8 +165,8 @@ class Story:
         )
 
     def _admissions(self, taskset: str) -> dict[str, int]:
-        sums = dict.fromkeys(("oracle_passes", "oracle_failures", "noop_passes", "noop_failures"), 0)
+        counts: dict[str, int] = dict.fromkeys(COUNTS, 0)
         for task in self.client.tasks(taskset=taskset):
-            for key in sums if task.admission else ():
-                sums[key] += getattr(task.admission, key)
-        return sums
+            for key in COUNTS if task.admission else ():
+                counts[key] += getattr(task.admission, key)
+        return counts
