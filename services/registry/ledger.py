@@ -6,6 +6,7 @@ Does not: mend anything."""
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy import text
@@ -35,12 +36,14 @@ def _read(session: Session, run_id: str) -> tuple[Records, dict[int, str], datet
     return ledger.load(session, run_id), ledger.manifest_keys(session, run_id), now(session)
 
 
-def _manifests(objects: ObjectStore, keys: dict[int, str]) -> dict[int, frozenset[str] | str]:
+def _manifests(objects: ObjectStore, keys: Mapping[int, str | None]) -> dict[int, frozenset[str] | str]:
     return {step: _trained(objects, key) for step, key in keys.items()}
 
 
-def _trained(objects: ObjectStore, key: str) -> frozenset[str] | str:
+def _trained(objects: ObjectStore, key: str | None) -> frozenset[str] | str:
     """Rollouts that a manifest lists as trained, or why it cannot be read."""
+    if key is None:
+        return "is committed, but names no manifest"
     try:
         manifest = unpack(StepManifest, objects.get(key), what=f"manifest {key}")
     except (ObjectError, InvalidDocument, ValueError) as error:

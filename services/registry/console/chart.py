@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT = 720.0, 220.0
-LEFT, RIGHT, TOP, BOTTOM = 40.0, 12.0, 10.0, 24.0
+LARGE, SMALL = (720.0, 220.0), (360.0, 170.0)
+"""Width and height of a view box; its text keeps its size."""
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 12.0, 10.0, 24.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,9 @@ class Chart:
     """x, y and what a dot tells."""
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
-    width: float = WIDTH
-    height: float = HEIGHT
+    left: float
+    width: float
+    height: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +46,17 @@ class Point:
 
 
 def chart(
-    points: Sequence[Point], *, floor: float | None = None, ceiling: float | None = None
+    points: Sequence[Point],
+    *,
+    floor: float | None = None,
+    ceiling: float | None = None,
+    size: tuple[float, float] = LARGE,
 ) -> Chart | None:
     """The chart of `points` in order of x; None when there is nothing to draw."""
     known = [p for p in points if math.isfinite(p.x) and math.isfinite(p.y)]
     if not known:
         return None
+    width, height = size
     x_low, x_high = known[0].x, max(known[-1].x, known[0].x + 1)
     marks = _ticks(
         min(p.y for p in known) if floor is None else floor,
@@ -59,8 +66,8 @@ def chart(
 
     def place(x: float, y: float) -> tuple[float, float]:
         inside = min(max(y, y_low), y_high)
-        right = LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
-        down = TOP + (1 - (inside - y_low) / (y_high - y_low)) * (HEIGHT - TOP - BOTTOM)
+        right = LEFT + (x - x_low) / (x_high - x_low) * (width - LEFT - RIGHT)
+        down = TOP + (1 - (inside - y_low) / (y_high - y_low)) * (height - TOP - BOTTOM)
         return round(right, 1), round(down, 1)
 
     banded = [p for p in known if p.low is not None and p.high is not None]
@@ -69,8 +76,14 @@ def chart(
         line=_points([place(p.x, p.y) for p in known]),
         band=_points(edge) if len(banded) > 1 else "",
         dots=tuple((*place(p.x, p.y), p.label) for p in known) if len(known) <= 80 else (),
-        x_ticks=tuple(Tick(at=place(x, y_low)[0], label=f"{x:g}") for x in _whole(x_low, x_high)),
+        x_ticks=tuple(
+            Tick(at=place(x, y_low)[0], label=f"{x:g}")
+            for x in _whole(x_low, x_high, 8 if size == LARGE else 5)
+        ),
         y_ticks=tuple(Tick(at=place(x_low, y)[1], label=f"{y:g}") for y in marks),
+        left=LEFT,
+        width=width,
+        height=height,
     )
 
 
@@ -87,6 +100,6 @@ def _ticks(low: float, high: float) -> list[float]:
     return [round(n * step, 10) for n in range(first, max(last, first + 1) + 1)]
 
 
-def _whole(low: float, high: float) -> list[float]:
-    step = max(1, math.ceil((high - low) / 8))
+def _whole(low: float, high: float, most: int) -> list[float]:
+    step = max(1, math.ceil((high - low) / most))
     return [float(x) for x in range(math.ceil(low), math.floor(high) + 1, step)]

@@ -25,7 +25,8 @@ def turns_of(spec: PublicSpec | None, attempt: AttemptRecord) -> list[Said]:
     for turn in attempt.turns:
         versions = sorted(set(turn.policy_versions))
         by = f"policy version {', '.join(map(str, versions))}" if versions else "no tokens"
-        note = f"{len(turn.token_ids)} tokens · {by} · {turn.finish_reason}"
+        count = len(turn.token_ids)
+        note = f"{count} token{'' if count == 1 else 's'} · {by} · {turn.finish_reason}"
         said.append(Said(who="policy", text=turn.text, note=note))
     if attempt.answer is not None and spec is not None:
         said.append(Said(who="file", text=spec.solution(attempt.answer), note=spec.interface.file, code=True))

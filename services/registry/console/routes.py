@@ -13,7 +13,7 @@ from starlette.responses import Response
 from services.registry import evaluation, ledger
 from services.registry.api.rollouts import kept, read_records, spans_of
 from services.registry.api.runs import RunId
-from services.registry.console.chart import Chart, Point, chart
+from services.registry.console.chart import SMALL, Chart, Point, chart
 from services.registry.console.conversation import turns_of
 from services.registry.console.entry import inside
 from services.registry.console.page import Pages
@@ -66,7 +66,8 @@ async def overview(pages: Rendering, ports: Using, cursor: Text = None) -> Respo
 async def run(run_id: RunId, pages: Rendering, ports: Using) -> Response:
     view = await ports.work.run(run_views.run, ports.tenant, run_id)
     steps = await ports.work.run(run_views.steps, run_id, after=None, limit=CURVE_STEPS)
-    policies = await ports.work.run(run_views.policies, run_id, after=None, limit=12)
+    policies = await ports.work.run(run_views.policies, run_id, after=None, limit=6)
+    points = await ports.work.run(run_views.curve, run_id) if view.kind == "train" else ()
     rollouts = rollout_views.RolloutFilter(run_id=run_id)
     newest = await ports.work.run(rollout_views.rollouts, ports.tenant, rollouts, after=None, limit=12)
     return pages.render(
@@ -74,7 +75,8 @@ async def run(run_id: RunId, pages: Rendering, ports: Using) -> Response:
         {
             "run": view,
             "stats": await ports.work.run(run_views.stats, run_id),
-            "reward": await _reward_chart(ports, view),
+            "reward": _reward_chart(points),
+            "newest": points[-1] if points else None,
             "charts": _step_charts(steps.items),
             "evaluation": await _evaluation(ports, view),
             "ledger": await ledger.check(ports.work, ports.objects, run_id),
@@ -85,10 +87,7 @@ async def run(run_id: RunId, pages: Rendering, ports: Using) -> Response:
     )
 
 
-async def _reward_chart(ports: Ports, view: RunView) -> Chart | None:
-    if view.kind != "train":
-        return None
-    points = await ports.work.run(run_views.curve, view.id)
+def _reward_chart(points: tuple[run_views.CurvePoint, ...]) -> Chart | None:
     return chart(
         [
             Point(
@@ -116,7 +115,7 @@ def _step_charts(steps: tuple[StepView, ...]) -> list[tuple[str, Chart, float]]:
             for s in done
             if name in s.metrics
         ]
-        made = chart(points)
+        made = chart(points, size=SMALL)
         if made is not None and len(points) > 1:
             drawn.append((name, made, points[-1].y))
     return drawn[:MOST_CHARTS]
