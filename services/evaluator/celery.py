@@ -26,11 +26,15 @@ def serve(opened: Callable[[], AbstractAsyncContextManager[list[Desk[Any]]]], br
         context = opened()
         desks = _call(loop, context.__aenter__()).result()
         keepers = [_call(loop, desk.keep_leases()) for desk in desks]
+
+        def stop() -> None:
+            _leave(loop, desks)
+
         try:
             for desk in desks:
                 on_job(app, desk.kind.name, lambda ids, desk=desk: _call(loop, _handle(desk)).result())
             kinds = [desk.kind.name for desk in desks]
-            run_worker(app, kinds=kinds, concurrency=CONCURRENCY, on_stop=lambda: _leave(loop, desks))
+            run_worker(app, kinds=kinds, concurrency=CONCURRENCY, on_stop=stop)
         finally:
             for leaving in _leave(loop, desks):
                 leaving.result()

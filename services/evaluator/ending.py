@@ -7,17 +7,17 @@ from tiltyard.core.outcome import Outcome
 from tiltyard.sandbox import ExecOutcome, ExecResult
 
 ENDS: dict[ExecOutcome, Outcome] = {
-    ExecOutcome.OK: Outcome.GRADED,
-    ExecOutcome.NONZERO: Outcome.CODE_CRASHED,
-    ExecOutcome.SIGNALLED: Outcome.CODE_CRASHED,
-    ExecOutcome.TIMEOUT_CPU: Outcome.CODE_CPU_LIMIT,
-    ExecOutcome.TIMEOUT_WALL: Outcome.CODE_WALL_LIMIT,
-    ExecOutcome.TIMEOUT_IDLE: Outcome.CODE_WALL_LIMIT,
-    ExecOutcome.OOM: Outcome.CODE_OUT_OF_MEMORY,
-    ExecOutcome.PIDS: Outcome.CODE_PROCESS_LIMIT,
-    ExecOutcome.OUTPUT_LIMIT: Outcome.CODE_OUTPUT_LIMIT,
-    ExecOutcome.DISK_LIMIT: Outcome.CODE_DISK_LIMIT,
-    ExecOutcome.INFRA_ERROR: Outcome.SANDBOX_FAILED,
+    ExecOutcome.ok: Outcome.GRADED,
+    ExecOutcome.nonzero: Outcome.CODE_CRASHED,
+    ExecOutcome.signalled: Outcome.CODE_CRASHED,
+    ExecOutcome.timeout_cpu: Outcome.CODE_CPU_LIMIT,
+    ExecOutcome.timeout_wall: Outcome.CODE_WALL_LIMIT,
+    ExecOutcome.timeout_idle: Outcome.CODE_WALL_LIMIT,
+    ExecOutcome.oom: Outcome.CODE_OUT_OF_MEMORY,
+    ExecOutcome.pids: Outcome.CODE_PROCESS_LIMIT,
+    ExecOutcome.output_limit: Outcome.CODE_OUTPUT_LIMIT,
+    ExecOutcome.disk_limit: Outcome.CODE_DISK_LIMIT,
+    ExecOutcome.infra_error: Outcome.SANDBOX_FAILED,
 }
 
 

@@ -60,7 +60,7 @@ class Desk(Generic[C]):
         self._renewed = time.monotonic()
 
     async def pull(self, limit: int = BATCH) -> list[asyncio.Task[None]]:
-        """Claim what fits in the window, at most `limit`, and start it; the started jobs, none while leaving."""
+        """Claim what fits in the window, at most `limit`, and start it; none while leaving."""
         async with self._claiming:
             free = 0 if self._leaving else min(limit, self.window - len(self._open))
             claimed = await self.kind.claim(free) if free > 0 else []

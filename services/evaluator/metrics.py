@@ -11,10 +11,10 @@ class Metrics:
     """Gradings by outcome, admissions by verdict, and their seconds."""
 
     def __init__(self, registry: Registry) -> None:
-        self._gradings = registry.counter("tiltyard_gradings_total", "Gradings done.", ["outcome"])
-        self._seconds = registry.histogram("tiltyard_grading_seconds", "Seconds of a grading.", ["outcome"])
-        self._admissions = registry.counter("tiltyard_admissions_total", "Admissions judged.", ["verdict"])
-        self._judged = registry.histogram("tiltyard_admission_seconds", "Seconds of an admission.", ["verdict"])
+        self._gradings = registry.counter("gradings", "Gradings done.", ["outcome"])
+        self._seconds = registry.histogram("grading_seconds", "Seconds of a grading.", ["outcome"])
+        self._admissions = registry.counter("admissions", "Admissions judged.", ["verdict"])
+        self._judged = registry.histogram("admission_seconds", "Seconds of one.", ["verdict"])
 
     def graded(self, outcome: Outcome, seconds: float) -> None:
         self._gradings.labels(str(outcome)).inc()

@@ -11,11 +11,9 @@ class Metrics:
     """Attempts by outcome, their seconds, and what is aboard."""
 
     def __init__(self, registry: Registry) -> None:
-        self._attempts = registry.counter(
-            "tiltyard_attempts_total", "Attempts that ended on this runner.", ["outcome"]
-        )
-        self._seconds = registry.histogram("tiltyard_attempt_seconds", "Seconds of an episode.", ["outcome"])
-        self._aboard = registry.gauge("tiltyard_runner_aboard", "Episodes under way.", [])
+        self._attempts = registry.counter("attempts", "Attempts that ended on this runner.", ["outcome"])
+        self._seconds = registry.histogram("attempt_seconds", "Seconds of an episode.", ["outcome"])
+        self._aboard = registry.gauge("runner_aboard", "Episodes under way.", [])
 
     def attempted(self, outcome: Outcome, seconds: float) -> None:
         self._attempts.labels(str(outcome)).inc()

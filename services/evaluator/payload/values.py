@@ -62,7 +62,7 @@ def _no_instance(value):
     raise CannotCross(f"a {type(value).__name__} is not plain data")
 
 
-_READ = _json.make_scanner(_Reading())
+_READ = _json.make_scanner(_Reading())  # pyright: ignore[reportArgumentType]
 _WRITE = _json.make_encoder(
     None, _no_instance, _json.encode_basestring_ascii, None, ":", ",", False, False, False
 )

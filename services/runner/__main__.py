@@ -1,0 +1,36 @@
+"""`python -m services.runner`: the composition root."""
+
+import asyncio
+import signal
+from contextlib import ExitStack
+
+from services.runner.app import parts
+from services.runner.settings import RunnerSettings, read
+from services.runner.worker import run
+from tiltyard.contracts.settings import InvalidSettings
+from tiltyard.telemetry.setup import setup
+
+
+async def serve(settings: RunnerSettings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    telemetry = setup("runner", settings.otlp_endpoint, log_level=settings.log_level)
+    with ExitStack() as stack:
+        stack.callback(telemetry.shutdown)
+        if settings.metrics_port:
+            stack.enter_context(telemetry.metrics.served(settings.metrics_port))
+        async with parts(settings, telemetry) as made:
+            await run(made, stop)
+
+
+def main() -> None:
+    try:
+        settings = read()
+    except InvalidSettings as error:
+        raise SystemExit(f"tiltyard runner: {error}") from None
+    asyncio.run(serve(settings))
+
+
+if __name__ == "__main__":
+    main()
