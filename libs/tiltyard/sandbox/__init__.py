@@ -5,6 +5,7 @@ Does not: protect against a hole in the host's kernel, which native boxes share:
 kata for hostile code."""
 
 from .backend import Box, SandboxBackend, Supply
+from .doctor import Check, DoctorReport, Health, doctor
 from .errors import (
     CapabilityRefused,
     FileFault,
@@ -26,10 +27,13 @@ from .result import ExecOutcome, ExecResult
 __all__ = [
     "Box",
     "CapabilityRefused",
+    "Check",
+    "DoctorReport",
     "ExecOutcome",
     "ExecResult",
     "FileFault",
     "FileTooLarge",
+    "Health",
     "ImageFault",
     "InvalidExec",
     "InvalidLimits",
@@ -44,4 +48,5 @@ __all__ = [
     "SandboxUnavailable",
     "Supply",
     "WarmPool",
+    "doctor",
 ]

@@ -52,6 +52,7 @@ class NativeSupply:
         self._counts: list[asyncio.Future[wire.HostEvent]] = []
         self._deaths: deque[float] = deque()
         self._failures = 0
+        self._made = False
         self._closing = False
         self.restarts = 0
 
@@ -93,6 +94,7 @@ class NativeSupply:
     def _hear(self, event: wire.HostEvent, fd: int) -> None:
         if event.op == wire.Event.box:
             self._failures = 0
+            self._made = True
             self._ready.append(NativeBox(event.cell, event.life, fd, self._image.path, self._died_of_memory))
             self._on_ready()
         elif event.op == wire.Event.lost:
@@ -132,6 +134,11 @@ class NativeSupply:
         self._counts.clear()
         if self._closing:
             return
+        if not self._made:
+            self._on_fault(
+                SandboxUnavailable(f"no sandbox can be made here: {reason}; see `tiltyard sandbox doctor`")
+            )
+            return
         now = time.monotonic()
         self._deaths.append(now)
         while self._deaths[0] < now - _MINUTE:
@@ -151,7 +158,7 @@ class NativeSupply:
 
 def _describe(event: wire.HostEvent) -> str:
     if event.op == wire.Event.refused:
-        return f"tilt-host refused the pool's image or limits: {os.strerror(event.error)}; see `tiltyard sandbox doctor`"
+        return f"tilt-host refused image or limits: {os.strerror(event.error)}; see `tiltyard sandbox doctor`"
     step = wire.STEPS[event.step] if event.step < len(wire.STEPS) else f"step {event.step}"
     if event.error:
         why = os.strerror(event.error)

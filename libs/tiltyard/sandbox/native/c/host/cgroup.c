@@ -2,7 +2,7 @@
  *
  * Guarantees: each controller is used where this host has it, v1 or v2, in a folder `tiltyard` of its hierarchy; a cell's
  * folders are named after its number, so that whoever holds the number may remove what a dead process left.
- * Does not: use a controller that the host lacks. `tilt-host --doctor` says which those are. */
+ * Does not: go on without one of them; tilt-host refuses to start then, and `tilt-host --doctor` says which it lacks. */
 #define _GNU_SOURCE
 #include "host.h"
 #include <dirent.h>
@@ -193,13 +193,25 @@ static ssize_t get(enum which which, uint32_t cell, const char *v1, const char *
     return read_at(controller->dir, path, into, size);
 }
 
-/* Nobody in it, and next to no memory still charged to it (a file system that is being torn down holds its pages a moment). */
+static uint64_t counted(const char *stat, const char *key) {
+    size_t length = strlen(key);
+    for (const char *line = stat; line && *line; line = strchr(line, '\n'), line = line ? line + 1 : NULL)
+        if (!strncmp(line, key, length) && line[length] == ' ')
+            return strtoull(line + length + 1, NULL, 10);
+    return 0;
+}
+
+/* Nobody in it, and next to no memory charged to it that could not be reclaimed. A file system that is being torn down holds
+ * its pages a moment longer; the cache of files that the last box read may stay, since the kernel drops it on demand. */
 bool cgroup_clean(uint32_t cell) {
-    char text[64];
+    char text[8192];
     if (get(PIDS, cell, "pids.current", "pids.current", text, sizeof text) > 0 && strtoul(text, NULL, 10))
         return false;
     get(MEMORY, cell, "memory.usage_in_bytes", "memory.current", text, sizeof text);
-    return strtoull(text, NULL, 10) <= CLEAN_BYTES;
+    if (strtoull(text, NULL, 10) <= CLEAN_BYTES)
+        return true;
+    get(MEMORY, cell, "memory.stat", "memory.stat", text, sizeof text);
+    return counted(text, controllers[MEMORY].v2 ? "anon" : "rss") + counted(text, "shmem") <= CLEAN_BYTES;
 }
 
 /* The caller joins the cell. "0" means "me". */
@@ -248,6 +260,14 @@ void cgroup_each(void (*visit)(uint32_t cell)) {
         if (folder)
             closedir(folder);
     }
+}
+
+/* The first controller that this host lacks; NULL when it has all, so that every limit will hold. */
+const char *cgroups_missing(void) {
+    for (int i = 0; i < CONTROLLERS; i++)
+        if (controllers[i].dir < 0)
+            return names[i];
+    return NULL;
 }
 
 /* One line a controller, for doctor(): "cgroup.memory v1". */

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SPARE = 4, NOBODY = -1 };
+enum { SPARE = 4, NOBODY = -1, PATIENCE = 100 };
 
 struct fleet fleet;
 
@@ -21,7 +21,7 @@ static struct box *boxes;                   /* one a cell that is held */
 static uint32_t box_count, box_room;
 static int32_t *slot_of_pid, slot_of_cell[MAX_CELLS];
 static uint32_t *resting, rest_head, rest_size;     /* a ring of slots without a box */
-static uint32_t last_life;
+static uint32_t last_life, refusals;        /* refusals: how often the longest rested cell was not clean yet */
 
 static long most_pids(void) {
     char text[32];
@@ -56,16 +56,32 @@ static int new_cell(uint32_t *slot) {
     return 0;
 }
 
+static int rested_cell(uint32_t *slot) {
+    uint32_t first = resting[rest_head];
+    struct box *box = &boxes[first];
+    int error = 0;
+    if (!cgroup_clean(box->cell.number)) {
+        if (++refusals < PATIENCE)
+            return EAGAIN;
+        if ((error = cgroup_remove(box->cell.number) ?: cgroup_make(box->cell.number, &fleet.recipe.limits)))
+            return error;
+    }
+    refusals = 0;
+    rest_head = (rest_head + 1) % box_room;
+    rest_size--;
+    if ((error = cell_renew(&box->cell)))
+        rest(first);
+    *slot = first;
+    return error;
+}
+
 /* A cell for the next box: one that has rested, else a new one; EAGAIN when all still rest. */
 static int find_cell(uint32_t *slot) {
     bool room = box_count < box_room;
-    if (rest_size && (!room || rest_size >= SPARE) && cgroup_clean(boxes[resting[rest_head]].cell.number)) {
-        *slot = resting[rest_head];
-        rest_head = (rest_head + 1) % box_room;
-        rest_size--;
-        return cell_renew(&boxes[*slot].cell);
-    }
-    return room ? new_cell(slot) : EAGAIN;
+    if (!rest_size || (room && rest_size < SPARE))
+        return room ? new_cell(slot) : EAGAIN;
+    int error = rested_cell(slot);
+    return error == EAGAIN && room ? new_cell(slot) : error;
 }
 
 int fleet_make(enum tilt_step *step) {

@@ -257,6 +257,11 @@ static void prepare(const char *store) {
         give_up("/run/tiltyard/cells", error);
     if ((error = cgroups_open()))
         give_up("cgroups", error);
+    if (cgroups_missing()) {
+        fprintf(stderr, "tilt-host: this host has no cgroup controller '%s', so that limit could not hold: enable or delegate it\n",
+                cgroups_missing());
+        exit(1);
+    }
     if ((error = root_enter(store)))
         give_up("building the root for boxes", error);
     cells_sweep();

@@ -36,6 +36,7 @@ int cgroup_enter(uint32_t cell);
 void cgroup_meters(uint32_t cell, int meters[5]);
 uint64_t cgroup_oom_kills(uint32_t cell);
 void cgroup_each(void (*visit)(uint32_t cell));
+const char *cgroups_missing(void);
 void cgroups_report(void);
 
 /* root.c: the empty root that boxes are cloned from */
