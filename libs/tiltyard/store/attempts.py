@@ -58,11 +58,12 @@ WHERE r.id = ANY(:ids)
 
 
 def claim(session: Session, incarnation: str, limit: int) -> list[Claim]:
-    """GRANTED → RUNNING for up to `limit` rollouts granted to this incarnation, oldest grant first."""
+    """GRANTED → RUNNING for up to `limit` rollouts granted to this incarnation, oldest grant first,
+    members of a group together."""
     waiting = session.execute(
         text(
             "SELECT id, fence FROM rollouts WHERE incarnation = :me AND state = 'GRANTED'"
-            " ORDER BY granted_at LIMIT :limit FOR UPDATE SKIP LOCKED"
+            " ORDER BY granted_at, id LIMIT :limit FOR UPDATE SKIP LOCKED"
         ),
         {"me": incarnation, "limit": limit},
     )

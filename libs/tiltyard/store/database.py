@@ -90,9 +90,10 @@ def now(session: Session) -> datetime:
 
 
 def new_id() -> str:
-    """A UUIDv7 (RFC 9562): sorts by time of creation, to the millisecond."""
-    stamp = time.time_ns() // 1_000_000
-    value = stamp << 80 | int.from_bytes(os.urandom(10))
-    value = value & ~(0xF << 76) | 7 << 76
-    value = value & ~(0b11 << 62) | 0b10 << 62
-    return str(UUID(int=value))
+    """A UUIDv7 (RFC 9562, section 6.2, method 3): sorts by time of creation, to a quarter of a microsecond.
+
+    So the members of a group, made one after another, stand together in every queue."""
+    milliseconds, rest = divmod(time.time_ns(), 1_000_000)
+    fraction = rest * 4_096 // 1_000_000
+    random = int.from_bytes(os.urandom(8)) >> 2
+    return str(UUID(int=milliseconds << 80 | 7 << 76 | fraction << 64 | 0b10 << 62 | random))

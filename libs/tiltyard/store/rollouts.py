@@ -91,7 +91,7 @@ def grant(session: Session, grants: Sequence[Granting]) -> list[Moved]:
             [g.key for g in grants if g.incarnation == incarnation],
             State.GRANTED,
             actor=Actor.DISPATCHER,
-            sets=", incarnation = :incarnation, granted_at = clock_timestamp()",
+            sets=", incarnation = :incarnation, granted_at = statement_timestamp()",
             values={"incarnation": incarnation},
         )
     if moved:

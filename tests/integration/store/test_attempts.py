@@ -73,7 +73,15 @@ def test_a_claim_takes_no_more_than_its_limit_oldest_grant_first(world: World, r
     for rollout in reversed(ids):
         world.grant([rollout], me)
 
-    assert [c.rollout_id for c in world.claim(me, 2)] in ([ids[2], ids[1]], [ids[1], ids[2]])
+    assert {c.rollout_id for c in world.claim(me, 2)} == {ids[2], ids[1]}
+
+
+def test_members_of_a_group_are_claimed_together(world: World, run: str) -> None:
+    me, planned = world.join(slots=99), [world.group(run, 4) for _ in range(5)]
+    world.grant([i for group in reversed(planned) for i in group], me)
+
+    for group in planned:
+        assert {c.rollout_id for c in world.claim(me, 4)} == set(group)
 
 
 def test_concurrent_claims_never_share_a_rollout(world: World, run: str) -> None:

@@ -92,7 +92,6 @@ def test_two_trainers_that_ask_at_once_get_different_runs(world: World) -> None:
 
 def test_evaluations_are_not_for_trainers(world: World) -> None:
     world.evaluation()
-    world.sql("UPDATE runs SET state = 'COMPLETED' WHERE kind = 'train'")
 
     with world.work() as session:
         assert training.lease(session, "t1") is None

@@ -113,7 +113,9 @@ class World:
         """A PENDING evaluation of a published policy over `tasks` tasks."""
         taskset = self.name("set")
         self.tasks(taskset, tasks)
-        policy = self.value("SELECT name FROM runs WHERE id = :id", id=self.train())
+        trained = self.train()
+        self.sql("UPDATE runs SET state = 'COMPLETED' WHERE id = :id", id=trained)
+        policy = self.value("SELECT name FROM runs WHERE id = :id", id=trained)
         document = {
             "kind": "evaluation",
             "name": self.name("run"),
