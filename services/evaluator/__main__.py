@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from contextlib import ExitStack
 
 from services.evaluator import worker
 from services.evaluator.app import desks
@@ -21,21 +20,20 @@ async def on_postgres(settings: EvaluatorSettings, telemetry: Telemetry) -> None
 
 
 def main() -> None:
-    with ExitStack() as stack:
-        try:
-            settings = read()
-            telemetry = setup("evaluator", settings.otlp_endpoint, log_level=settings.log_level)
-            stack.callback(telemetry.shutdown)
-            if settings.metrics_port:
-                stack.enter_context(telemetry.metrics.served(settings.metrics_port))
-            if settings.broker_url:
-                from services.evaluator import celery  # takes 0.3 s: only who has a broker pays
+    try:
+        settings = read()
+        telemetry = setup("evaluator", settings.otlp_endpoint, log_level=settings.log_level)
+        if settings.metrics_port:
+            telemetry.metrics.serve(settings.metrics_port)
+        if settings.broker_url:
+            from services.evaluator import celery  # takes 0.3 s: only who has a broker pays
 
-                celery.serve(lambda: desks(settings, telemetry), settings.broker_url)
-            else:
-                asyncio.run(on_postgres(settings, telemetry))
-        except (InvalidSettings, SandboxUnavailable) as error:
-            raise SystemExit(f"tiltyard evaluator: {error}") from None
+            celery.serve(lambda: desks(settings, telemetry), settings.broker_url)
+        else:
+            asyncio.run(on_postgres(settings, telemetry))
+        telemetry.shutdown()
+    except (InvalidSettings, SandboxUnavailable) as error:
+        raise SystemExit(f"tiltyard evaluator: {error}") from None
 
 
 if __name__ == "__main__":

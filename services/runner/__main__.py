@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from contextlib import ExitStack
 
 from services.runner.app import parts
 from services.runner.settings import RunnerSettings, read
@@ -16,12 +15,11 @@ async def serve(settings: RunnerSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     telemetry = setup("runner", settings.otlp_endpoint, log_level=settings.log_level)
-    with ExitStack() as stack:
-        stack.callback(telemetry.shutdown)
-        if settings.metrics_port:
-            stack.enter_context(telemetry.metrics.served(settings.metrics_port))
-        async with parts(settings, telemetry) as made:
-            await run(made, stop)
+    if settings.metrics_port:
+        telemetry.metrics.serve(settings.metrics_port)
+    async with parts(settings, telemetry) as made:
+        await run(made, stop)
+    telemetry.shutdown()
 
 
 def main() -> None:

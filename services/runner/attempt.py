@@ -19,7 +19,7 @@ from services.runner.episode import Episode, Script, play
 from services.runner.metrics import Metrics
 from services.runner.policy import Policy
 from tiltyard.contracts.document import InvalidDocument, parse
-from tiltyard.contracts.records import AttemptRecord, attempt_key, pack
+from tiltyard.contracts.records import AttemptRecord, Span, attempt_key, pack
 from tiltyard.contracts.run_config import Sampling
 from tiltyard.contracts.task_spec import PublicSpec
 from tiltyard.core.outcome import Outcome, ruling
@@ -118,8 +118,12 @@ class Attempts:
                 stored = await loop.run_in_executor(self._uploads, self._upload, claim, played)
             except ObjectError as error:
                 return _failed(claim, Outcome.ARTIFACT_FAILED, str(error))
-        self._recorder.take_spans(trace_id_of(claim.traceparent) or "")
+        self._spans(claim)
         return _end(claim, played.episode, stored)
+
+    def _spans(self, claim: Claim) -> list[Span]:
+        """Finished spans of the attempt that were not taken before."""
+        return [dict(s) for s in self._recorder.take_spans(trace_id_of(claim.traceparent) or "")]
 
     def _upload(self, claim: Claim, played: _Played) -> ObjectInfo:
         """One object for the attempt. Its own span cannot be in it; that one goes to the collector alone."""
@@ -135,7 +139,7 @@ class Attempts:
             answer=played.episode.answer,
             started_at=played.started_at,
             ended_at=played.ended_at,
-            spans=tuple(dict(s) for s in self._recorder.take_spans(trace_id_of(claim.traceparent) or "")),
+            spans=(*self._spans(claim), *played.episode.spans),
         )
         return self._objects.put(attempt_key(claim.run_id, claim.rollout_id, claim.fence), pack(record))
 

@@ -4,11 +4,11 @@ Guarantees: every end is an outcome of `core.outcome`, with all turns that were 
 Does not: store or commit anything (`attempt`)."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.runner.interface import Ended, Interface, opened
 from services.runner.policy import Context, InferenceFailed, Policy, Request
-from tiltyard.contracts.records import Turn
+from tiltyard.contracts.records import Span, Turn
 from tiltyard.contracts.run_config import Sampling
 from tiltyard.contracts.task_spec import PublicSpec
 from tiltyard.core.outcome import Outcome
@@ -36,26 +36,32 @@ class Episode:
     answer: str | None
     """None unless the outcome is valid."""
     reason: str = ""
+    spans: tuple[Span, ...] = ()
+    """What the rollout service tells of its own part."""
 
 
 async def play(script: Script, policy: Policy) -> Episode:
     """Play one episode within its limits."""
     turns: list[Turn] = []
+    spans: list[Span] = []
+    seconds = script.spec.limits.episode_seconds
     try:
-        async with asyncio.timeout(script.spec.limits.episode_seconds), opened(script.spec) as interface:
-            return await _take_turns(script, interface, policy, turns)
+        async with asyncio.timeout(seconds), opened(script.spec) as interface:
+            episode = await _take_turns(script, interface, policy, turns, spans)
     except InferenceFailed as error:
-        return _failed(turns, str(error))
+        episode = _failed(turns, str(error))
     except TimeoutError:
-        seconds = script.spec.limits.episode_seconds
-        return _failed(turns, f"the rollout service gave no turn within the episode's {seconds:g} s")
+        episode = _failed(turns, f"the rollout service gave no turn within the episode's {seconds:g} s")
+    return replace(episode, spans=tuple(spans))
 
 
-async def _take_turns(script: Script, interface: Interface, policy: Policy, turns: list[Turn]) -> Episode:
+async def _take_turns(
+    script: Script, interface: Interface, policy: Policy, turns: list[Turn], spans: list[Span]
+) -> Episode:
     limits, left = script.spec.limits, script.spec.limits.max_tokens
     context = await interface.first()
     while len(turns) < limits.turns and left > 0:
-        turn = await policy.turn(_request(script, context, left, len(turns)))
+        turn = await policy.turn(_request(script, context, left, len(turns)), spans)
         turns.append(turn)
         left -= len(turn.token_ids)
         following = await interface.after(turn)

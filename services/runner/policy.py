@@ -14,7 +14,7 @@ import aiohttp
 from opentelemetry import trace
 
 from tiltyard.contracts.document import InvalidDocument, parse
-from tiltyard.contracts.records import Turn
+from tiltyard.contracts.records import Span, Turn
 from tiltyard.contracts.run_config import Sampling
 from tiltyard.core.retry import backoff
 from tiltyard.telemetry.propagation import inject
@@ -24,6 +24,8 @@ Context = str | tuple[int, ...]
 """What a turn is conditioned on: text, or token ids."""
 MAY_PASS = frozenset({404, 408, 409, 425, 429, 500, 502, 503, 504})
 """404: the version may not be loaded yet."""
+WANT_SPANS = "x-tiltyard-spans"
+"""Header by which the rollout service gives its own spans of a request back."""
 SHOWN = 300
 
 
@@ -68,28 +70,30 @@ class Policy:
         self._session, self._url = session, f"{url.rstrip('/')}/v1/completions"
         self._may_act = may_act
 
-    async def turn(self, request: Request) -> Turn:
-        """Ask until there is a turn; the caller bounds the time. Raises `InferenceFailed`."""
+    async def turn(self, request: Request, spans: list[Span]) -> Turn:
+        """Ask until there is a turn, and add the service's own spans; the caller bounds the time.
+
+        Raises `InferenceFailed`."""
         failures = 0
         while True:
             await self._may_act.wait()
             try:
-                return await self._ask(request)
+                return await self._ask(request, spans)
             except _MayPass as error:
                 failures += 1
                 trace.get_current_span().add_event("policy.retry", {"reason": str(error)})
                 await asyncio.sleep(backoff(failures, jitter=random.random()).total_seconds())
 
-    async def _ask(self, request: Request) -> Turn:
+    async def _ask(self, request: Request, spans: list[Span]) -> Turn:
         with tracer.start_as_current_span("chat", attributes={"gen_ai.request.model": request.model}) as span:
             try:
-                async with self._session.post(
-                    self._url, json=request.body(), headers={"traceparent": inject()}
-                ) as response:
+                headers = {"traceparent": inject(), WANT_SPANS: "1"}
+                async with self._session.post(self._url, json=request.body(), headers=headers) as response:
                     body = await _body(response)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise _MayPass(f"{type(error).__name__}: {error}") from error
             turn = _turn(request, body)
+            spans += _spans(body)
             span.set_attribute("gen_ai.usage.output_tokens", len(turn.token_ids))
             span.set_attribute("gen_ai.response.finish_reasons", [turn.finish_reason])
             return turn
@@ -133,6 +137,12 @@ def _turn(request: Request, body: Any) -> Turn:
             f"and {len(turn.policy_versions)} policy versions for {request.model}"
         )
     return turn
+
+
+def _spans(body: dict[str, Any]) -> list[Span]:
+    """The service's spans of this request; none from a service that keeps them to itself."""
+    spans = body.get("spans")
+    return [s for s in spans if isinstance(s, dict)] if isinstance(spans, list) else []
 
 
 def _printable(text: str) -> str:

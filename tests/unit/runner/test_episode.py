@@ -49,3 +49,9 @@ def test_a_rollout_service_that_never_answers_is_a_failure_in_the_end(serving: A
     episode = _play(serving, service([lambda: web.Response(status=503)]), episode_seconds=0.3)
     assert (episode.outcome, episode.answer) == (Outcome.INFERENCE_FAILED, None)
     assert "0.3 s" in episode.reason
+
+
+def test_the_rollout_services_own_spans_are_kept(serving: Any, service: Any, reply: Any) -> None:
+    rollout = service([lambda: {**reply(), "spans": [{"name": "text_completion"}, "nonsense"]}])
+    assert _play(serving, rollout).spans == ({"name": "text_completion"},)
+    assert rollout.headers[0]["x-tiltyard-spans"] == "1"

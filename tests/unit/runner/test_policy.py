@@ -18,7 +18,7 @@ REQUEST = Request(
 def _ask(serving: Any, service: Any, request: Request = REQUEST) -> Turn:
     async def main() -> Turn:
         async with asyncio.timeout(20), serving(service) as policy:
-            return await policy.turn(request)
+            return await policy.turn(request, [])
 
     return asyncio.run(main())
 
@@ -124,7 +124,7 @@ def test_nothing_is_asked_while_the_runner_may_not_act(serving: Any, service: An
     async def main() -> None:
         may_act = asyncio.Event()
         async with serving(rollout, may_act) as policy:
-            asking = asyncio.create_task(policy.turn(REQUEST))
+            asking = asyncio.create_task(policy.turn(REQUEST, []))
             await asyncio.sleep(0.05)
             assert rollout.requests == []
             may_act.set()
