@@ -13,7 +13,9 @@ from tiltyard.telemetry.setup import setup
 
 
 async def serve(settings: DispatcherSettings) -> None:
-    telemetry = setup("dispatcher", otlp_endpoint=settings.otlp_endpoint)
+    telemetry = setup("dispatcher", settings.otlp_endpoint, log_level=settings.log_level)
+    if settings.metrics_port:
+        telemetry.metrics.serve(settings.metrics_port)
     work = UnitOfWork(settings.database_url, application="tiltyard-dispatcher", connections=2)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

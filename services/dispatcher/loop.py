@@ -8,14 +8,13 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from sqlalchemy.exc import OperationalError
-
 from services.dispatcher.grant import announce_jobs, grant
 from services.dispatcher.plan import plan_groups
 from services.dispatcher.reap import reap
 from services.dispatcher.settle import finish_evaluation, settle_groups
 from tiltyard.queue import Ear, Publisher
 from tiltyard.store import leadership, runs
+from tiltyard.store.batch import UNAVAILABLE
 from tiltyard.store.database import UnitOfWork
 from tiltyard.store.leadership import Leader, NotLeading
 from tiltyard.telemetry.events import event_logger
@@ -53,9 +52,9 @@ class Loop:
             return self.turn()
         except NotLeading as error:
             log.warning("dispatcher.deposed", reason=str(error))
-        except OperationalError as error:
+        except UNAVAILABLE as error:
             self.doubts_time = True
-            log.warning("dispatcher.database_away", reason=str(error.orig))
+            log.warning("dispatcher.database_away", reason=str(error))
             time.sleep(1.0)
         return False
 
@@ -95,7 +94,10 @@ class Loop:
         return abs(wall - steady) > LARGEST_CLOCK_STEP
 
     def _resign(self) -> None:
-        leader = self._lead()
-        if leader is not None:
-            with self.work() as session:
-                leadership.resign(session, leader)
+        try:
+            leader = self._lead()
+            if leader is not None:
+                with self.work() as session:
+                    leadership.resign(session, leader)
+        except UNAVAILABLE as error:
+            log.warning("dispatcher.not_resigned", reason=str(error))

@@ -111,3 +111,20 @@ def test_two_loops_that_turn_at_once_plan_each_group_once(world: World, recorder
 
     planned = world.value("SELECT groups_planned FROM runs WHERE id = :r", r=run)
     assert planned == world.value("SELECT count(*) FROM groups WHERE run_id = :r", r=run) == 8
+
+
+def test_a_dispatcher_whose_database_is_gone_stops_without_it(recorder: Recorder) -> None:
+    """The lease runs out by itself."""
+    url = "postgresql://nobody@127.0.0.1:1/nothing"
+    nowhere = UnitOfWork(url)
+
+    async def law() -> None:
+        stop = asyncio.Event()
+        lost = Loop(work=nowhere, publisher=recorder.publisher, holder="d1", doubts_time=False)
+        asyncio.get_running_loop().call_later(0.1, stop.set)
+        async with open_listener("", url, [DISPATCH]) as ear:
+            await lost.run(ear, stop)
+        assert lost.doubts_time
+
+    asyncio.run(law())
+    nowhere.close()
