@@ -1,8 +1,8 @@
 """Documents that are stored or sent keep their meaning: a golden file for each version of each.
 
 A golden file holds what was given, the whole document with its defaults, and the hash of its canonical JSON.
-A change that breaks one needs a new `schema_version`: stored documents, and the names of task versions, hang
-on it."""
+A run config may gain a key: add its default here. Any other change needs a new `schema_version`: stored
+records and the names of task versions hang on it."""
 
 import json
 from pathlib import Path
