@@ -1,14 +1,18 @@
-"""AdamW, its schedule, and its state as safetensors.
+"""The optimizer of a config, its schedule, and its state as safetensors.
 
 Guarantees: a restored optimizer continues exactly where it stood.
 Does not: pickle."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import Embedding, Linear, Module
 from torch.optim import AdamW
 
+from services.trainer.muon import Muon
 from services.trainer.policy import Policy
 from tiltyard.contracts.run_config import Optimizer
 
@@ -16,12 +20,31 @@ FILE = "optimizer.safetensors"
 
 
 def make(policy: Policy, config: Optimizer) -> AdamW:
-    return AdamW(
-        policy.model.parameters(),
+    """The optimizer that the config names; Muon is an AdamW too, and kept in the same way."""
+    if config.kind == "adamw":
+        return AdamW(
+            policy.model.parameters(),
+            lr=config.learning_rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+        )
+    matrices = list(_matrices(policy.model))
+    apart = {id(p) for p in matrices}
+    return Muon(
+        matrices,
+        [p for p in policy.model.parameters() if id(p) not in apart],
         lr=config.learning_rate,
         betas=config.betas,
         weight_decay=config.weight_decay,
     )
+
+
+def _matrices(model: Module) -> Iterator[Tensor]:
+    """Weights of linear layers, without those that are shared with an embedding."""
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, Embedding)}
+    for module in model.modules():
+        if isinstance(module, Linear) and id(module.weight) not in embeddings:
+            yield module.weight
 
 
 def learning_rate(config: Optimizer, step: int, steps: int) -> float:

@@ -19,7 +19,7 @@ from tiltyard.contracts.run_config import SftRun
 
 HELD_BACK = 200
 """Lines at the end of the dataset that are only measured."""
-MEASURE_EVERY = 10
+MEASURE_EVERY = 5
 MEASURE_FROM = 40
 
 

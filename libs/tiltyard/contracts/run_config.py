@@ -44,8 +44,10 @@ class Sampling(Document):
 
 
 class Optimizer(Document):
-    """AdamW."""
+    """How weights follow gradients."""
 
+    kind: Literal["adamw", "muon"] = "adamw"
+    """`muon` orthogonalises the updates of the weight matrices and leaves the rest to AdamW."""
     learning_rate: float = Field(default=3e-4, gt=0, le=1)
     warmup_steps: int = Field(default=5, ge=0)
     decay: Literal["linear_second_half", "constant"] = "linear_second_half"

@@ -1,7 +1,11 @@
 """The demo's settings: what a small policy learns from in minutes on two cores.
 
 Guarantees: every number that was tuned stands here, with what was seen.
-Does not: hide knobs; each is a field of a run config that anybody may write."""
+Does not: hide knobs; each is a field of a run config that anybody may write.
+
+Seen, seed 0, about 5,900 rollouts, filtered ones included: Muon 2e-4 in 4 minibatches a step takes the
+sampled held-out pass rate from .31 to .65; at 6e-4 nothing is learned. AdamW 4e-4 in its place gains nothing
+from so few, and its warm start needs twice the steps."""
 
 from dataclasses import dataclass
 
@@ -14,7 +18,7 @@ from tiltyard.contracts.run_config import (
     TrainRun,
 )
 
-DEFAULT_STEPS = 60
+DEFAULT_STEPS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +37,13 @@ class Recipe:
             name=f"demo-warmstart-{seed}",
             seed=seed,
             dataset=dataset,
-            policy=FreshPolicy(hidden_size=128, layers=5, heads=4),
-            steps=200,
+            policy=FreshPolicy(hidden_size=160, layers=3, heads=4),
+            steps=120,
             batch=64,
-            stop_likelihood=0.25,
+            optimizer=Optimizer(
+                kind="muon", learning_rate=3e-3, warmup_steps=20, decay="constant", weight_decay=0.01
+            ),
+            stop_likelihood=0.45,
         )
 
     def training(self, *, seed: int, policy: str, taskset: str, steps: int) -> TrainRun:
@@ -47,11 +54,11 @@ class Recipe:
             taskset=taskset,
             policy=policy,
             steps=steps,
-            groups_per_step=16,
+            groups_per_step=12,
             group_size=8,
             max_staleness=1,
-            minibatches=2,
-            optimizer=Optimizer(learning_rate=3e-4, warmup_steps=3),
+            minibatches=4,
+            optimizer=Optimizer(kind="muon", learning_rate=2e-4, warmup_steps=3),
             loss=Loss(importance="bypass"),
         )
 
