@@ -56,12 +56,13 @@ def _task(problem: Mapping[str, str]) -> TaskSpec:
 
 
 def _tests(problem: Mapping[str, str]) -> str:
-    """The dataset's check behind the prompt, whose helpers some checks call; its own function is a stub."""
+    """The dataset's check behind the prompt: some checks call its helpers, or the function by its own name,
+    which here is the solution's and not the prompt's stub."""
     entry = problem["entry_point"]
     return (
         f"{problem['prompt']}    raise NotImplementedError\n\n\n"
+        f"from solution import {entry}\n\n"
         f"{problem['test']}\n\n\n"
         "def test_check():\n"
-        "    import solution\n\n"
-        f"    check(solution.{entry})\n"
+        f"    check({entry})\n"
     )
