@@ -87,7 +87,7 @@ def on_job(app: Celery, kind: str, handler: Callable[[tuple[str, ...]], None]) -
 
 
 def run_worker(
-    app: Celery, *, kinds: Sequence[str], concurrency: int, on_stop: Callable[[], None] = lambda: None
+    app: Celery, *, kinds: Sequence[str], concurrency: int, on_stop: Callable[[], object] = lambda: None
 ) -> int:
     """Consume jobs until SIGTERM or SIGINT; blocks the main thread. Returns the exit status.
 

@@ -151,6 +151,11 @@ class Rows:
         with self.work() as session:
             return session.execute(text(query), values).scalar_one()
 
+    def column(self, query: str, **values: Any) -> list[Any]:
+        """The first value of each row."""
+        with self.work() as session:
+            return list(session.execute(text(query), values).scalars())
+
     def states(self, seeded: Seeded) -> list[str]:
         """States of the run's rollouts, in order of their ids."""
         with self.work() as session:

@@ -108,6 +108,12 @@ def test_missing_credentials_are_refused_with_the_cure(
         store.get("key")
 
 
+def test_wrong_credentials_are_refused(s3_server: S3Server) -> None:
+    client = s3_client(endpoint=s3_server.endpoint, credentials=("tiltyard-test", "wrong"))
+    with pytest.raises(ObjectStoreRefused, match="credentials"):
+        S3Store(client, bucket=BUCKET).put("key", b"x")
+
+
 @pytest.mark.usefixtures("s3_credentials")
 def test_a_dead_server_is_unavailable() -> None:
     (port,) = free_ports(1)

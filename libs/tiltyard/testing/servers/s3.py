@@ -3,6 +3,7 @@
 Guarantees: the first bucket takes writes when `start_s3` yields (SeaweedFS accepts connections before that).
 Does not: behave like AWS in everything; it is a real server with real conditional writes, and no more."""
 
+import json
 import os
 import secrets
 import shutil
@@ -19,6 +20,15 @@ from tiltyard.testing.servers.daemon import Daemon, free_ports, listening
 BUCKET = "tiltyard"
 ACCESS_KEY = "tiltyard-test"
 SECRET_KEY = "not-a-secret"
+IDENTITIES = {
+    "identities": [
+        {
+            "name": "tests",
+            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+            "actions": ["Admin", "Read", "List", "Tagging", "Write"],
+        }
+    ]
+}
 
 
 def _program() -> str:
@@ -30,11 +40,12 @@ def _program() -> str:
 
 
 class S3Server:
-    """A running server. It checks no credentials, but clients must send some: `credentials()`."""
+    """A running server that knows one pair of credentials: `credentials()`."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._port, *others = free_ports(9)
+        (directory / "s3.json").write_text(json.dumps(IDENTITIES))
         self.daemon = Daemon(
             _command(directory, self._port, others),
             log=directory / "weed.log",
@@ -104,8 +115,10 @@ def _command(directory: Path, port: int, others: list[int]) -> list[str]:
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
         f"-s3.port={port}",
+        f"-s3.config={directory / 's3.json'}",
         *ports,
         "-master.volumeSizeLimitMB=64",
         "-volume.max=64",
+        "-s3.autoCreateBucket=false",
         "-master.telemetry=false",
     ]
