@@ -16,7 +16,7 @@ COMMANDS = {
     "rollout": Later(where="services.cli.rollouts:rollout", help="Look into rollouts and their traces."),
     "fleet": Later(where="services.cli.rollouts:fleet", help="Show the runners."),
     "sandbox": Later(where="services.cli.sandbox:sandbox", help="See what this machine can isolate."),
-    "bench": Later(where="services.cli.bench:bench", help="Measure the platform on this machine."),
+    "bench": Later(where="services.cli.bench.command:bench", help="Measure the platform on this machine."),
 }  # fmt: skip
 EPILOG = """\b
 First steps:

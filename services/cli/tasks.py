@@ -4,7 +4,7 @@ Guarantees: what is submitted is read and checked before anything is sent.
 Does not: run a task's tests; the platform's evaluator does."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -54,23 +54,25 @@ def submit(
     _deliver(out, client, submissions, wait=wait)
 
 
-def _documents(file: Any) -> Iterator[object]:
+def _documents(file: Any) -> list[object]:
     """The JSON document of a file, or one from each line."""
     text = file.read()
     try:
-        yield json.loads(text)
-        return
+        return [json.loads(text)]
     except ValueError as error:
         lines = [line for line in text.splitlines() if line.strip()]
         if len(lines) < 2:
             raise click.ClickException(f"{file.name} is not JSON: {error}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            yield json.loads(line)
-        except ValueError as error:
-            raise click.ClickException(
-                f"{file.name} is neither JSON nor JSON lines: line {number}: {error}"
-            ) from error
+    return [_line(file.name, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _line(name: str, number: int, line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise click.ClickException(
+            f"{name} is neither JSON nor JSON lines: line {number}: {error}"
+        ) from error
 
 
 def _submission(spec: object, name: str, tasksets: tuple[str, ...], repeats: int) -> "TaskSubmission":
