@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -20,6 +21,8 @@ class Lab:
     def __init__(self, runner: asyncio.Runner, pool: WarmPool) -> None:
         self._runner = runner
         self.pool = pool
+        self.last_uid = 0
+        """host uid of the payload of the last box that was used"""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)
@@ -29,6 +32,7 @@ class Lab:
 
         async def once() -> ExecResult:
             async with self.pool.acquire(timeout=60) as box:
+                self.last_uid = payload_uid(box)
                 return await box.exec(argv, **options)
 
         return self.run(once())
@@ -42,9 +46,27 @@ class Lab:
 
         async def once() -> Any:
             async with self.pool.acquire(timeout=60) as box:
+                self.last_uid = payload_uid(box)
                 return await work(box)
 
         return self.run(once())
+
+
+def payload_uid(box: Box) -> int:
+    """The payload's uid as the host sees it: each cell has its own (c/host/host.h, ID_BASE)."""
+    return 1_900_000_000 + 2 * int(box.id.split("-")[1])
+
+
+def alive(uid: int) -> list[str]:
+    """Command lines of the processes that this uid runs on the host."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == uid:
+                found.append(entry.joinpath("cmdline").read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -64,4 +86,6 @@ def said(result: ExecResult) -> str:
     return result.stdout.decode().strip()
 
 
-__all__ = ["Box", "Lab", "said"]
+def listing(lab: Lab, code: str) -> list[str]:
+    """The words that a Python program printed in a box of its own."""
+    return said(lab.python(code)).split()

@@ -19,7 +19,7 @@ def test_both_streams_and_the_exit_code_come_back(lab: Lab) -> None:
 
 
 def test_python_has_its_standard_library_and_no_package(lab: Lab) -> None:
-    code = "import json, re, ssl, sqlite3, unittest, decimal, asyncio, sys\ntry:\n import pydantic\nexcept ImportError: print('none')"
+    code = "import ssl, sqlite3, unittest\ntry: import pydantic\nexcept ImportError: print('none')"
     assert said(lab.exec(["python3", "-c", code])) == "none"
 
 
@@ -65,7 +65,8 @@ def test_output_below_the_cap_is_never_lost_or_mixed(lab: Lab) -> None:
     assert result.ok
     assert result.stdout == "".join(f"{i}\n" for i in range(40000)).encode()
     assert result.stderr == "".join(f"{-i}\n" for i in range(40000)).encode()
-    assert not (result.stdout_truncated or result.stderr_truncated)
+    assert not result.stdout_truncated
+    assert not result.stderr_truncated
 
 
 def test_output_exactly_at_the_cap_is_no_flood(lab: Lab) -> None:
@@ -171,13 +172,13 @@ while True:
 
 
 def test_wall_time_ends_a_sleeper_that_was_not_starved(lab: Lab) -> None:
-    result = lab.exec(["sleep", "60"], wall_seconds=0.3)
+    result = lab.exec(["sleep", "60"], wall_seconds=2)
     assert result.outcome is ExecOutcome.timeout_wall
     assert not result.starved
 
 
 def test_a_busy_command_that_ran_out_of_wall_time_is_called_starved(lab: Lab) -> None:
-    code = "import os\nfor _ in range(4): os.fork()\nwhile True: pass"  # sixteen processes want the one CPU of the box
+    code = "import os\nfor _ in range(4): os.fork()\nwhile True: pass"  # 16 want one CPU
     result = lab.python(code, cpu_seconds=60, wall_seconds=1.0)
     assert result.outcome is ExecOutcome.timeout_wall
     assert result.starved
@@ -238,9 +239,10 @@ def test_a_cancelled_command_is_killed_and_spoils_its_box(lab: Lab) -> None:
 
 def test_files_that_do_not_fit_are_a_typed_error_and_the_box_lives(lab: Lab) -> None:
     async def fill(box: Box) -> None:
+        for number in range(3):
+            await box.write(f"big{number}", b"x" * 10_000_000)
         with pytest.raises(FileFault, match="No space"):
-            for number in range(5):
-                await box.write(f"big{number}", b"x" * 8_000_000)
+            await box.write("one more", b"x" * 10_000_000)
         assert (await box.exec(["true"])).ok
 
     lab.with_box(fill)
