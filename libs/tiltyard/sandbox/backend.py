@@ -31,6 +31,11 @@ class Box(Protocol):
         """The folder that relative paths start from, and where commands start."""
         ...
 
+    @property
+    def made_in(self) -> float:
+        """Seconds that making it took, until it could take its first command."""
+        ...
+
     async def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         """Replaces a file below `home` or /tmp, makes its parents. Raises InvalidPath, FileFault,
         SandboxGone."""

@@ -64,6 +64,8 @@ class NativeBox:
         self.life = life
         self.id = f"{os.getpid()}-{cell}-{life}"
         self.home = HOME
+        self.made_in = 0.0
+        """seconds that making it took, until it could take its first command"""
         self._path = path
         self._died_of_memory = died_of_memory
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)

@@ -95,7 +95,9 @@ class NativeSupply:
         if event.op == wire.Event.box:
             self._failures = 0
             self._made = True
-            self._ready.append(NativeBox(event.cell, event.life, fd, self._image.path, self._died_of_memory))
+            box = NativeBox(event.cell, event.life, fd, self._image.path, self._died_of_memory)
+            box.made_in = event.made_ns / 1e9
+            self._ready.append(box)
             self._on_ready()
         elif event.op == wire.Event.lost:
             waiting = self._lost.pop((event.cell, event.life), None)

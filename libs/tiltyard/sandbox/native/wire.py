@@ -14,7 +14,7 @@ FIRST_FD, LAST_FD = 3, 15
 
 _POOL = struct.Struct("=4I4Q2I64s")
 _KILL = struct.Struct("=4I")
-_EVENT = struct.Struct("=3Ii2i4I3Q")
+_EVENT = struct.Struct("=3Ii2i4I4Q")
 EVENT_SIZE = _EVENT.size
 _EXEC = struct.Struct("=4Q6I")
 _FILE = struct.Struct("=6I")
@@ -134,6 +134,7 @@ class HostEvent(NamedTuple):
     created: int
     destroyed: int
     failed: int
+    made_ns: int
 
 
 class ExitReport(NamedTuple):

@@ -38,7 +38,7 @@ struct tilt_event {
     int32_t status;             /* wait status of the box's PID 1 */
     int32_t error, step;
     uint32_t oom, alive, ready, cells;
-    uint64_t created, destroyed, failed;
+    uint64_t created, destroyed, failed, made_ns;   /* made_ns: how long making this box took */
 };
 
 /* Steps of making a box, in order: what a TILT_FAILED event names. Mirrored by wire.STEPS. */

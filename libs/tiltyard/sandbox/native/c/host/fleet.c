@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SPARE = 4, NOBODY = -1, PATIENCE = 100 };
@@ -42,6 +43,12 @@ int fleet_open(const struct tilt_pool *pool) {
 
 static void rest(uint32_t slot) {
     resting[(rest_head + rest_size++) % box_room] = slot;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static int new_cell(uint32_t *slot) {
@@ -86,12 +93,14 @@ static int find_cell(uint32_t *slot) {
 
 int fleet_make(enum tilt_step *step) {
     uint32_t slot;
+    uint64_t started = now_ns();
     *step = STEP_CELL;
     int error = find_cell(&slot);
     if (error)
         return error;
     struct box *box = &boxes[slot];
     box->life = ++last_life;
+    box->started_ns = started;
     *step = STEP_CLONE;
     if ((error = box_clone(box, &fleet.recipe))) {
         rest(slot);
@@ -113,6 +122,7 @@ void fleet_ready(struct box *box) {
     if (box->state != BOX_STARTING)
         return;
     box->state = BOX_READY;
+    box->made_ns = now_ns() - box->started_ns;
     fleet.starting--;
     fleet.ready++;
     fleet.created++;

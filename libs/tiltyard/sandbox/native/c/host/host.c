@@ -52,7 +52,7 @@ static bool tell(struct tilt_event event, int fd) {
 
 static void lend_ready(void) {
     for (struct box *box; (box = fleet_next_ready());) {
-        full = !tell((struct tilt_event){.op = TILT_BOX, .cell = box->cell.number, .life = box->life}, box->socket);
+        full = !tell((struct tilt_event){.op = TILT_BOX, .cell = box->cell.number, .life = box->life, .made_ns = box->made_ns}, box->socket);
         if (full)
             return;
         fleet_lent(box);

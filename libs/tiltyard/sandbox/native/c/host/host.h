@@ -50,7 +50,7 @@ struct box {
     uint32_t life;
     pid_t pid;
     int socket;                 /* Python's end until it is sent, then -1 */
-    uint64_t oom_before;
+    uint64_t oom_before, started_ns, made_ns;       /* made_ns: from clone until tilt-init listened */
     enum { BOX_NONE, BOX_STARTING, BOX_READY, BOX_LENT, BOX_DYING } state;
 };
 struct recipe {
