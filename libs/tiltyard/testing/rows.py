@@ -21,7 +21,11 @@ from tiltyard.store.moves import Key
 from tiltyard.store.rollouts import Granting, NewGroup
 
 TENANT = "default"
-TRACEPARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+
+
+def traceparent(rollout_id: str) -> str:
+    """The trace that `Rows.grant` gives to an attempt at this rollout."""
+    return f"00-{rollout_id.replace('-', '')}-0123456789abcdef-01"
 
 
 def addition(name: str = "add/1", **changes: Any) -> TaskSpec:
@@ -108,7 +112,9 @@ class Rows:
             fences = {row.id: row.fence for row in session.execute(query, {"ids": list(rollout_ids)})}
             grants = [
                 Granting(
-                    key=Key(rollout_id=i, fence=fences[i]), incarnation=incarnation, traceparent=TRACEPARENT
+                    key=Key(rollout_id=i, fence=fences[i]),
+                    incarnation=incarnation,
+                    traceparent=traceparent(i),
                 )
                 for i in rollout_ids
             ]
