@@ -25,7 +25,7 @@ RMS = 0.2
 def orthogonalised(stack: Tensor) -> Tensor:
     """The nearest (semi-)orthogonal matrix of each matrix of a stack, (N, R, C) with R ≤ C, approximately."""
     a, b, c = COEFFICIENTS
-    x = stack / (stack.flatten(1).norm(dim=1)[:, None, None] + 1e-7)
+    x = stack / stack.flatten(1).norm(dim=1).clamp(min=1e-20)[:, None, None]
     for _ in range(ROUNDS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x

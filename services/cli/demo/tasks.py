@@ -15,6 +15,8 @@ from services.cli.demo.families import FAMILIES, NAMES, Family
 
 CASES = 6
 """Hidden calls of a task, edge cases among them."""
+PATIENCE = 300
+"""Draws in a row without a new prompt, after which there are taken to be no more."""
 MAX_CONSTANT = 9
 
 
@@ -98,13 +100,14 @@ def tasks(seed: int, split: Split, count: int) -> list[Task]:
 
     Raises ValueError when the families cannot give that many."""
     found: dict[str, Task] = {}
-    for index in range(count * 20):
-        if len(found) == count:
-            break
+    index = newest = 0
+    while len(found) < count:
         item = task(seed, split, index)
-        found.setdefault(item.prompt, item)
-    if len(found) < count:
-        raise ValueError(f"only {len(found)} distinct {split.value} tasks, not {count}; ask for fewer")
+        if item.prompt not in found:
+            found[item.prompt], newest = item, index
+        if index - newest > PATIENCE:
+            raise ValueError(f"only {len(found)} distinct {split.value} tasks, not {count}; ask for fewer")
+        index += 1
     return list(found.values())
 
 
