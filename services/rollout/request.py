@@ -9,7 +9,7 @@ https://docs.vllm.ai/en/stable/serving/openai_compatible_server.html."""
 import secrets
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, PlainValidator
 
 from services.rollout.engine import Ask
 from services.rollout.noise import key_of
@@ -17,6 +17,18 @@ from tiltyard.contracts.document import Document
 
 MOST_CHOICES = 128
 TokenId = Annotated[int, Field(strict=True, ge=0)]
+
+
+def _one_prompt(value: object) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        value.encode()  # a lone surrogate is no text: UnicodeEncodeError is a ValueError
+        return value
+    if isinstance(value, list) and all(type(token) is int and token >= 0 for token in value):
+        return tuple(value)
+    raise ValueError("give one prompt a request: a string, or a list of token ids")
+
+
+Prompt = Annotated[str | tuple[int, ...], PlainValidator(_one_prompt)]
 StopString = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 
@@ -25,7 +37,7 @@ class CompletionRequest(Document):
 
     model: str
     """`run@version` or `run@latest`."""
-    prompt: str | tuple[TokenId, ...]
+    prompt: Prompt
     max_tokens: int | None = Field(default=16, ge=1)
     temperature: float | None = Field(default=1.0, ge=0, le=10)
     """0: the likeliest token, always."""
