@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Query
 
 from services.registry.cursor import Cursor, Limit, decode, page
+from services.registry.grant_span import span_of
 from services.registry.ports import Ports, Using
 from services.registry.problem import missing
 from tiltyard.contracts.document import Document, InvalidDocument
@@ -45,8 +46,9 @@ async def list_rollouts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What the object store keeps of a rollout."""
+    """What is kept of a rollout."""
 
+    grants: tuple[views.Grant, ...]
     attempts: tuple[AttemptRecord, ...]
     gradings: tuple[GradingRecord, ...]
     step: StepManifest | None
@@ -75,7 +77,8 @@ def read_records(objects: ObjectStore, rows: views.Kept) -> Records:
         return tuple(found)
 
     return Records(
-        attempts=read(AttemptRecord, rows.attempts),
+        grants=rows.grants,
+        attempts=read(AttemptRecord, tuple(g.artifact for g in rows.grants if g.artifact)),
         gradings=read(GradingRecord, rows.gradings),
         step=next(iter(read(StepManifest, () if rows.step is None else (rows.step,))), None),
         missing=tuple(lost),
@@ -106,7 +109,8 @@ async def get_trace(rollout_id: str, ports: Using) -> TraceView:
 
 def spans_of(records: Records) -> tuple[Span, ...]:
     """Spans of all records, each once, by start."""
-    groups = [r.spans for r in (*records.attempts, *records.gradings)]
+    groups = [tuple(span_of(grant) for grant in records.grants)]
+    groups += [r.spans for r in (*records.attempts, *records.gradings)]
     groups += [records.step.spans] if records.step else []
     by_id = {(s.get("trace_id"), s.get("span_id")): s for spans in groups for s in spans}
     return tuple(sorted(by_id.values(), key=lambda s: str(s.get("start_ns", 0)).zfill(20)))

@@ -4,6 +4,7 @@ Guarantees: a rollout shows its newest end: the grading's if there is one, else 
 Does not: read artifacts; it gives their keys."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
@@ -66,13 +67,29 @@ def rollouts(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """An attempt's row: all that is left of an attempt whose runner died."""
+
+    fence: int
+    incarnation: str
+    traceparent: str
+    granted_at: datetime
+    claimed_at: datetime | None
+    ended_at: datetime | None
+    outcome: str | None
+    reason: str
+    artifact: str | None
+    """Key of its AttemptRecord."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """A rollout's rows, with the keys of its records in the object store."""
 
     rollout: RolloutView
     transitions: tuple[TransitionView, ...]
-    attempts: tuple[str, ...]
-    """Keys of AttemptRecords, in order of fences."""
+    grants: tuple[Grant, ...]
+    """Its attempts, in order of fences."""
     gradings: tuple[str, ...]
     """Keys of GradingRecords, in order."""
     step: str | None
@@ -95,12 +112,21 @@ def rollout(session: Session, tenant_id: str, rollout_id: str) -> Kept | None:
     return Kept(
         rollout=RolloutView.model_validate(dict(row._mapping)),
         transitions=tuple(TransitionView.model_validate(dict(m._mapping)) for m in moves),
-        attempts=_keys(
-            session, "SELECT artifact FROM attempts WHERE rollout_id = :id ORDER BY fence", values
-        ),
+        grants=_grants(session, rollout_id),
         gradings=_keys(session, "SELECT artifact FROM gradings WHERE rollout_id = :id ORDER BY id", values),
         step=next(iter(_keys(session, _MANIFEST, values)), None),
     )
+
+
+def _grants(session: Session, rollout_id: str) -> tuple[Grant, ...]:
+    rows = session.execute(
+        text(
+            "SELECT fence, incarnation, traceparent, granted_at, claimed_at, ended_at, outcome, reason, artifact"
+            " FROM attempts WHERE rollout_id = :id ORDER BY fence"
+        ),
+        {"id": rollout_id},
+    )
+    return tuple(Grant(**row._mapping) for row in rows)
 
 
 _MANIFEST = """
