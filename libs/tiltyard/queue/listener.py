@@ -17,6 +17,8 @@ from tiltyard.core.retry import backoff
 
 log = logging.getLogger("tiltyard.queue")
 
+LONGEST_WAIT_SECONDS = 5.0
+"""Between two tries to connect."""
 DRAIN_SECONDS = 0.25
 """How long the thread listens before it looks whether it should end."""
 
@@ -95,7 +97,7 @@ def _listen(tap: Tap, ear: Ear, ended: threading.Event) -> None:
 
 
 def _lost(ear: Ear, error: Exception, failures: int, ended: threading.Event) -> None:
-    wait = backoff(failures, jitter=random.random()).total_seconds()
+    wait = min(backoff(failures, jitter=random.random()).total_seconds(), LONGEST_WAIT_SECONDS)
     fields = {"error": f"{type(error).__name__}: {error}", "failures": failures, "retry_in_s": round(wait, 2)}
     log.warning("queue.listener_lost", extra={"fields": fields})
     if failures == 1:

@@ -19,6 +19,8 @@ log = logging.getLogger("tiltyard.queue")
 
 KINDS = (GRADE, ADMIT)
 IDS_IN_A_JOB = 256
+LONGEST_WAIT_SECONDS = 5.0
+"""Between two tries to connect."""
 LONGEST_TOPIC = 240
 """Bytes; AMQP allows 255."""
 
@@ -165,7 +167,7 @@ class Publisher:
 
     def _failed(self, batch: Outgoing, error: Exception, failures: int) -> None:
         self._sender.close()
-        wait = backoff(failures, jitter=random.random()).total_seconds()
+        wait = min(backoff(failures, jitter=random.random()).total_seconds(), LONGEST_WAIT_SECONDS)
         reason = f"{type(error).__name__}: {error}"
         fields = {"error": reason, "failures": failures, "retry_in_s": round(wait, 2)}
         log.warning("queue.publish_failed", extra={"fields": fields})

@@ -15,7 +15,7 @@ from tiltyard.contracts.messages import JobBatch
 from tiltyard.queue.listener import Ear, listening
 from tiltyard.queue.publisher import Publisher
 
-WITHIN = 20.0
+WITHIN = 60.0
 """Seconds in which a hint must come; a bound for a hung test, not a measurement."""
 SILENCE = 0.3
 """Seconds without a hint that count as silence."""

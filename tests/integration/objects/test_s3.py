@@ -1,6 +1,7 @@
 """The S3 store on a real S3 server: the laws of every store, and what only a network can get wrong."""
 
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -54,8 +55,8 @@ def test_two_prefixes_of_a_bucket_are_strangers(s3_url: str, store: ObjectStore)
 
 def test_more_keys_than_a_page_are_all_listed(store: ObjectStore) -> None:
     keys = {f"many/{number}" for number in range(1_050)}
-    for key in keys:
-        store.put(key, b"")
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda key: store.put(key, b""), keys))
     assert sorted(store.list("many/")) == sorted(keys)
 
 

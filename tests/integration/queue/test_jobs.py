@@ -21,7 +21,8 @@ from tiltyard.testing.servers.daemon import wait_until
 
 pytestmark = pytest.mark.rabbitmq
 WORKER = Path(__file__).with_name("worker_process.py")
-WITHIN = 30.0
+WITHIN = 90.0
+"""Seconds; a bound for a hung test, not a measurement."""
 
 
 @pytest.fixture
@@ -38,16 +39,18 @@ def file(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def worker(url: str, file: Path) -> Iterator["subprocess.Popen[str]"]:
+def worker(url: str, file: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A worker process, which must end with 0 on SIGTERM unless the test killed it."""
-    command = [sys.executable, str(WORKER), url, str(file)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    log = file.with_suffix(".log")
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(WORKER), url, str(file)], stdout=output, stderr=subprocess.STDOUT
+        )
     try:
         yield process
         if process.poll() is None:
             process.terminate()
-        output, _ = process.communicate(timeout=WITHIN)
-        assert process.returncode in (0, -signal.SIGKILL), output
+        assert process.wait(WITHIN) in (0, -signal.SIGKILL), log.read_text()
     finally:
         process.kill()
         process.wait()
@@ -55,11 +58,6 @@ def worker(url: str, file: Path) -> Iterator["subprocess.Popen[str]"]:
 
 def written(file: Path) -> Counter[str]:
     return Counter(file.read_text().splitlines())
-
-
-def in_broker(rabbitmq: RabbitMQ, url: str, queue: str) -> int:
-    """Messages ready and unacknowledged; -1 before the first statistics."""
-    return rabbitmq.api("GET", f"/queues/{url.rpartition('/')[2]}/{queue}").get("messages", -1)
 
 
 def test_jobs_reach_the_handler_of_their_kind(rabbitmq_url: str, publisher: Publisher, file: Path) -> None:
@@ -83,21 +81,15 @@ def test_a_failing_handler_ends_its_job_and_no_other(
     assert written(file) == expected | {"stopping": 1}
 
 
-def test_a_running_job_holds_no_message(
-    rabbitmq: RabbitMQ, rabbitmq_url: str, publisher: Publisher, file: Path
-) -> None:
+def test_a_running_job_holds_no_message(rabbitmq_url: str, publisher: Publisher, file: Path) -> None:
     with worker(rabbitmq_url, file) as process:
         publisher.enqueue("grade", ["slow"])
         wait_until(lambda: "grade slow" in written(file), "the job to begin", within=WITHIN)
         process.kill()
         process.wait()
-        wait_until(
-            lambda: in_broker(rabbitmq, rabbitmq_url, job_queue("grade").name) == 0,
-            "an empty queue",
-            within=WITHIN,
-        )
-    with worker(rabbitmq_url, file):
-        publisher.enqueue("grade", ["next"])
+    publisher.enqueue("grade", ["next"])
+    assert publisher.flush(WITHIN)
+    with worker(rabbitmq_url, file):  # a message that came back would stand before the next
         wait_until(lambda: "grade next" in written(file), "the next job", within=WITHIN)
     assert written(file)["grade slow"] == 1
 

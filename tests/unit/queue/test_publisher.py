@@ -7,7 +7,7 @@ import pytest
 from tiltyard.contracts.messages import JobBatch
 from tiltyard.queue.publisher import IDS_IN_A_JOB, LONGEST_TOPIC, Publisher, Rejected
 
-WITHIN = 20.0
+WITHIN = 60.0
 
 
 class Scripted:
