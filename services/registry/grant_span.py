@@ -1,7 +1,7 @@
 """The root span of an attempt, from the attempt's row.
 
-Guarantees: the very trace and span id that the dispatcher gave the attempt, so that its other spans hang below; an
-attempt that left nothing else, since its runner died, still shows how it ended.
+Guarantees: the very trace and span id that the dispatcher gave the attempt, so that its other spans hang
+below; an attempt that left nothing else, since its runner died, still shows how it ended.
 Does not: need the dispatcher's own export."""
 
 from datetime import datetime

@@ -121,7 +121,8 @@ def rollout(session: Session, tenant_id: str, rollout_id: str) -> Kept | None:
 def _grants(session: Session, rollout_id: str) -> tuple[Grant, ...]:
     rows = session.execute(
         text(
-            "SELECT fence, incarnation, traceparent, granted_at, claimed_at, ended_at, outcome, reason, artifact"
+            "SELECT fence, incarnation, traceparent, granted_at, claimed_at, ended_at, outcome, reason,"
+            " artifact"
             " FROM attempts WHERE rollout_id = :id ORDER BY fence"
         ),
         {"id": rollout_id},
