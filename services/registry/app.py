@@ -11,6 +11,7 @@ from services.registry.console import entry, routes
 from services.registry.console.page import Pages
 from services.registry.gate import Gate
 from services.registry.gauges import Gauges, Timed
+from services.registry.ledger import Recent
 from services.registry.ports import Ports
 
 DESCRIPTION = """Tasks in, better policies out.
@@ -28,6 +29,7 @@ def create_app(
         title="Tiltyard registry", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None
     )
     app.state.ports, app.state.gauges, app.state.pages = ports, gauges, Pages()
+    app.state.ledgers = Recent()
     problem.install(app)
     app.add_exception_handler(entry.LoggedOut, entry.on_logged_out)
     for module in (tasks, artifacts, runs, rollouts, health, entry, routes):

@@ -17,8 +17,8 @@ SHORTEST_TOKEN = 24
 class RegistrySettings(Settings):
     """What the registry reads from TILTYARD_ variables."""
 
-    database_url: str
-    objects_url: str
+    database_url: str = Field(pattern=r"^postgres(ql)?(\+psycopg)?://")
+    objects_url: str = Field(pattern=r"^(file|s3)://")
     token_file: Path
     broker_url: str = ""
     host: str = "127.0.0.1"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from services.registry import evaluation, ledger
+from services.registry import evaluation
 from services.registry.api.rollouts import kept, read_records, spans_of
 from services.registry.api.runs import RunId
 from services.registry.console.chart import SMALL, Chart, Point, chart
@@ -18,6 +18,7 @@ from services.registry.console.conversation import turns_of
 from services.registry.console.entry import inside
 from services.registry.console.page import Pages
 from services.registry.cursor import decode, encode
+from services.registry.ledger import Recent
 from services.registry.ports import Ports, Using
 from services.registry.problem import missing
 from tiltyard.contracts.http import RunView, StepView, TaskState
@@ -39,6 +40,10 @@ MOST_CHARTS = 6
 
 def _pages(request: Request) -> Pages:
     return request.app.state.pages
+
+
+def _ledgers(request: Request) -> Recent:
+    return request.app.state.ledgers
 
 
 Rendering = Annotated[Pages, Depends(_pages)]
@@ -63,7 +68,7 @@ async def overview(pages: Rendering, ports: Using, cursor: Text = None) -> Respo
 
 
 @router.get("/runs/{reference:path}")
-async def run(run_id: RunId, pages: Rendering, ports: Using) -> Response:
+async def run(request: Request, run_id: RunId, pages: Rendering, ports: Using) -> Response:
     view = await ports.work.run(run_views.run, ports.tenant, run_id)
     steps = await ports.work.run(run_views.steps, run_id, after=None, limit=CURVE_STEPS)
     policies = await ports.work.run(run_views.policies, run_id, after=None, limit=6)
@@ -79,7 +84,7 @@ async def run(run_id: RunId, pages: Rendering, ports: Using) -> Response:
             "newest": points[-1] if points else None,
             "charts": _step_charts(steps.items),
             "evaluation": await _evaluation(ports, view),
-            "ledger": await ledger.check(ports.work, ports.objects, run_id),
+            "ledger": await _ledgers(request).check(ports.work, ports.objects, run_id),
             "policies": policies.items,
             "rollouts": newest.items,
             "living": view.state in ("PENDING", "RUNNING"),

@@ -17,7 +17,7 @@ def test_a_rollout_shows_its_moves_attempts_and_gradings(api: TestClient, rows: 
     assert [t["end"] for t in detail["transitions"]] == ["QUEUED", "GRANTED", "RUNNING", "PRODUCED"]
     assert detail["rollout"]["task_name"] == "add/1"
     assert (detail["rollout"]["outcome"], detail["rollout"]["reward"]) == ("graded", 0.0)
-    assert detail["rollout"]["trace_id"] == "0123456789abcdef0123456789abcdef"
+    assert detail["rollout"]["trace_id"] == claim.traceparent.split("-")[1]
     assert detail["attempts"] == [record.model_dump(mode="json")]
     assert detail["gradings"] == [graded.model_dump(mode="json")]
     assert detail["missing"] == []

@@ -1,16 +1,18 @@
 """Runs over HTTP."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
+from services.registry.ledger import FRESH, Recent
 from tests.integration.registry.conftest import Announced
 from tests.integration.registry.documents import activate, evaluation, submission, training
 from tiltyard.contracts.records import StepManifest, TrainedGroup, TrainedRollout, pack, step_key
 from tiltyard.store import policies
-from tiltyard.store.database import UnitOfWork
+from tiltyard.store.database import AsyncUnitOfWork, UnitOfWork
 from tiltyard.testing.rows import Rows
 
 
@@ -287,3 +289,21 @@ def test_an_unknown_run_is_a_404_everywhere(api: TestClient) -> None:
         assert (
             answer.json()["detail"] == "there is no run 'none'; `tiltyard run list` shows the runs there are"
         )
+
+
+def test_the_consoles_ledger_is_reconciled_anew_once_it_is_old(
+    database_url: str, objects: Any, rows: Rows
+) -> None:
+    seeded, now = rows.run(), [100.0]
+
+    async def look() -> list[int]:
+        recent, work = Recent(clock=lambda: now[0]), AsyncUnitOfWork(database_url, connections=1)
+        seen = [(await recent.check(work, objects, seeded.run_id)).created]
+        await asyncio.to_thread(rows.group, seeded, 3)
+        seen.append((await recent.check(work, objects, seeded.run_id)).created)
+        now[0] += FRESH + 0.1
+        seen.append((await recent.check(work, objects, seeded.run_id)).created)
+        await work.close()
+        return seen
+
+    assert asyncio.run(look()) == [0, 0, 3]
