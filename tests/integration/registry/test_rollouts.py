@@ -39,7 +39,10 @@ def test_a_trace_joins_the_spans_of_every_record_in_order(api: TestClient, rows:
     claim, _ = rows.produced(rows.run())
     keep(rows, objects, claim, attempt(claim, "return x"), grading(claim))
     spans = api.get(f"/v1/rollouts/{claim.rollout_id}/trace").json()["spans"]
-    assert [s["name"] for s in spans] == ["episode", "chat", "generate", "grade", "exec"]
+    recorded = [s["name"] for s in spans if s["service"] != "dispatcher"]
+    assert recorded == ["episode", "chat", "generate", "grade", "exec"]
+    (grant,) = [s for s in spans if s["service"] == "dispatcher"]
+    assert grant["trace_id"] == claim.traceparent.split("-")[1]
 
 
 def test_rollouts_are_listed_by_run_state_and_task(api: TestClient, rows: Rows) -> None:
