@@ -96,7 +96,10 @@ def read_script(path: Path | None, *, share: float) -> Script:
     """A script with the answers of a JSON file, if there is one. Raises ValueError for another content."""
     if path is None:
         return Script(share=share, answers={})
-    answers = json.loads(path.read_bytes())
+    try:
+        answers = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"TILTYARD_SCRIPT_FILE {path} cannot be read: {error}") from error
     if not isinstance(answers, dict) or not all(isinstance(value, str) for value in answers.values()):
         raise ValueError(f"{path} must hold one JSON object: SHA-256 of a prompt → its answer")
     return Script(share=share, answers=answers)

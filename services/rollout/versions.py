@@ -210,6 +210,9 @@ class Versions:
         raise first
 
     async def _loaded(self, key: Key) -> Policy:
+        with self._lock:
+            if key in self._held:
+                return self._held[key]
         if failure := self._failure(key):
             raise failure
         return await asyncio.shield(self._loaded_once(key))

@@ -112,7 +112,8 @@ def test_a_failure_costs_its_own_batch_alone() -> None:
 def test_a_refused_prompt_leaves_its_neighbours_alone() -> None:
     async def go(engine: Scheduler) -> list[object]:
         wrong = engine.generate(chosen(NEW), Ask(prompt=(), max_tokens=1))
-        return await asyncio.gather(wrong, engine.generate(chosen(NEW), ask()), return_exceptions=True)
+        right = engine.generate(chosen(NEW), ask())
+        return list(await asyncio.gather(wrong, right, return_exceptions=True))
 
     with scheduler(8) as (engine, _):
         wrong, right = asyncio.run(go(engine))
