@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface  # pyright: ignore
 
 _NATIVE = Path("libs", "tiltyard", "sandbox", "native")
 
@@ -43,5 +43,5 @@ class HelperBuildHook(BuildHookInterface[Any]):
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         if version != "editable":
-            for path in (helpers.host, helpers.init):
+            for path in (helpers.host, helpers.init, *helpers.host.parent.glob("*zygote*")):
                 build_data["force_include"][str(path)] = f"tiltyard/sandbox/native/bin/{path.name}"

@@ -39,7 +39,7 @@ def _document(report: DoctorReport) -> dict[str, Any]:
 
 
 def _rows(report: DoctorReport) -> list[list[object]]:
-    marks = {Health.ok: "ok", Health.missing: "MISSING"}
+    marks = {Health.ok: "ok", Health.slow: "slow", Health.missing: "MISSING"}
     return [[check.name, marks[check.health], check.detail] for check in report.checks]
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from .errors import SandboxError
 from .limits import Limits
 from .native.backend import NativeBackend
-from .native.toolchain import CompilerFault, current_helpers, find_compiler
+from .native.toolchain import CompilerFault, current_helpers, find_compiler, is_warm
 from .pool import WarmPool
 from .result import ExecResult
 
@@ -45,6 +45,8 @@ class Health(StrEnum):
     """as it should be"""
     missing = "missing"
     """boxes cannot be made, or would be weaker than promised"""
+    slow = "slow"
+    """boxes are as safe, and slower"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class DoctorReport:
 
     @property
     def usable(self) -> bool:
-        return all(check.health is Health.ok for check in self.checks)
+        return not any(check.health is Health.missing for check in self.checks)
 
 
 def _check(name: str, good: bool, found: str, cure: str) -> Check:
@@ -95,6 +97,7 @@ def _helpers() -> list[Check]:
     compiler = find_compiler() or "no compiler now"
     return [
         _check("helpers", True, f"current ({compiler})", ""),
+        _warm(is_warm(helpers)),
         *(
             _check(
                 name, version != "none", version, "enable this controller, or delegate it to this container"
@@ -102,6 +105,13 @@ def _helpers() -> list[Check]:
             for name, version in controllers
         ),
     ]
+
+
+def _warm(warm: bool) -> Check:
+    if warm:
+        return Check(name="warm Python", health=Health.ok, detail="copied into boxes")
+    cure = "Python starts cold in every box: install its headers (python3-dev) and reinstall"
+    return Check(name="warm Python", health=Health.slow, detail=cure)
 
 
 async def _box() -> list[Check]:
@@ -135,6 +145,6 @@ def _judge(result: ExecResult) -> list[Check]:
 async def doctor() -> DoctorReport:
     """Tries everything that the native backend needs. Takes about a second."""
     checks = [_kernel(), _rights(), *_helpers()]
-    if all(check.health is Health.ok for check in checks):
+    if not any(check.health is Health.missing for check in checks):
         checks += await _box()
     return DoctorReport(checks=tuple(checks))

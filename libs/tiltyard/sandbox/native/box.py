@@ -78,6 +78,15 @@ class NativeBox:
         self._gone = ""
         self._sending = asyncio.Lock()
 
+    def is_alive(self) -> bool:
+        """Whether its PID 1 still holds the other end; for a box that nobody has used yet."""
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False
+
     def close(self) -> None:
         """Lets go of the socket, at which tilt-init ends; idempotent."""
         self._lose("the box was released")

@@ -29,6 +29,8 @@ class Command:
     fd_numbers: list[int]
     descriptors: list[int]
     stream: bool
+    warm: bool
+    """a copy of the warm interpreter does as well as a cold start"""
 
     @classmethod
     def build(
@@ -56,6 +58,7 @@ class Command:
             fd_numbers=numbers,
             descriptors=descriptors,
             stream=stream,
+            warm=_may_be_warm(argv, env or {}),
         )
 
     @staticmethod
@@ -77,6 +80,7 @@ class Command:
             files=self.files,
             stdin=self.stdin,
             stream=self.stream,
+            warm=self.warm,
         )
         if len(frame) > wire.MAX_FRAME:
             raise InvalidExec(
@@ -84,6 +88,15 @@ class Command:
                 "write large files first"
             )
         return frame
+
+
+def _may_be_warm(argv: Sequence[str | bytes], env: Mapping[str, str]) -> bool:
+    """`python3 -I -S SCRIPT …` in an environment that would not have changed how Python starts."""
+    if len(argv) < 4 or tuple(argv[:3]) != ("python3", "-I", "-S") or argv[3][:1] in ("-", b"-", "", b""):
+        return False
+    return not any(
+        name == "PATH" or name.startswith(("LC_", "LANG", "PYTHON", "LD_", "MALLOC_")) for name in env
+    )
 
 
 def _string(value: str | bytes, what: str) -> bytes:

@@ -17,7 +17,7 @@ from tiltyard.sandbox.errors import ImageFault, SandboxUnavailable
 
 STORE = Path("/var/lib/tiltyard/images")
 
-_RECIPE = "1"
+_RECIPE = "3"
 _LINKED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FOLDERS = ("usr", "proc", "sys", "dev", "etc", "run", "var", "home", "root", "mnt", "opt", "srv")
 _NO_STDLIB = {
@@ -144,6 +144,7 @@ def _fill(scratch: Path, python: _Interpreter) -> None:
     (root / "var" / "tmp").symlink_to("../tmp")
     _fill_etc(root / "etc")
     below = python.prefix.relative_to("/")
+    (scratch / "python").symlink_to(python.prefix / "bin" / "python3")  # which tilt-host keeps warm
     target = local / below.relative_to("usr/local") if below.is_relative_to("usr/local") else root / below
     _copy_python(python, target)
 

@@ -61,11 +61,13 @@ class NativeSupply:
         self._link.start(self._image.store, self._request)
 
     def take(self) -> Box | None:
-        if not self._ready:
-            return None
-        box = self._ready.popleft()
-        self._lent[box.cell, box.life] = box
-        return box
+        while self._ready:
+            box = self._ready.popleft()
+            self._lent[box.cell, box.life] = box
+            if box.is_alive():
+                return box
+            self.discard(box)
+        return None
 
     def discard(self, box: Box) -> None:
         """Both ends let go: tilt-host kills the box's PID 1, and tilt-init would end by itself."""

@@ -10,8 +10,11 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +22,15 @@ SOURCES = Path(__file__).parent / "c"
 BINARIES = Path(__file__).parent / "bin"
 HELPERS = ("host", "init")
 
-FLAGS = (
+ZYGOTE = "tilt_zygote.so"
+
+_COMMON = (
     *("-std=gnu17", "-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-Wformat=2", "-Wshadow"),
     *("-D_FORTIFY_SOURCE=2", "-fstack-protector-strong", "-fstack-clash-protection", "-fno-strict-aliasing"),
-    *("-fPIE", "-static-pie", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"),
+    *("-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,noexecstack"),
 )
+FLAGS = (*_COMMON, "-fPIE", "-static-pie")
+SHARED_FLAGS = (*_COMMON, "-fPIC", "-shared", "-fvisibility=hidden")
 
 
 class CompilerFault(Exception):
@@ -41,7 +48,7 @@ class Helpers:
 def source_hash() -> str:
     """Hex digest of every C source and of the flags."""
     digest = hashlib.sha256("\0".join(FLAGS).encode())
-    for source in sorted(SOURCES.rglob("*.[ch]")):
+    for source in sorted([*SOURCES.rglob("*.[ch]"), *SOURCES.rglob("*.py")]):
         digest.update(source.relative_to(SOURCES).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -62,22 +69,46 @@ def compile_helpers(into: Path, *, extra: Sequence[str] = ()) -> Helpers:
         )
     into.mkdir(parents=True, exist_ok=True)
     for name in HELPERS:
-        _compile(compiler, name, into / f"tilt-{name}", extra)
+        sources = sorted((SOURCES / name).glob("*.c"))
+        _compile(compiler, (*FLAGS, *extra), sources, into / f"tilt-{name}")
+    _compile_zygote(compiler, into)
     return Helpers(into / "tilt-host", into / "tilt-init")
 
 
-def _compile(compiler: str, name: str, target: Path, extra: Sequence[str]) -> None:
-    sources = sorted(str(source) for source in (SOURCES / name).glob("*.c"))
+def _compile_zygote(compiler: str, into: Path) -> None:
+    """The warm interpreter, for this Python; without its headers Python starts cold in every box."""
+    headers = Path(sysconfig.get_paths()["include"])
+    (into / ZYGOTE).unlink(missing_ok=True)
+    shutil.copyfile(SOURCES / "zygote" / "zygote.py", into / "zygote")
+    if not (headers / "Python.h").exists():
+        return
+    sources = [SOURCES / "zygote" / "zygote.c", SOURCES / "init" / "rights.c"]
+    with suppress(CompilerFault):
+        _compile(compiler, (*SHARED_FLAGS, f"-I{headers}"), sources, into / ZYGOTE)
+
+
+def is_warm(helpers: Helpers) -> bool:
+    """Whether the helpers have a warm interpreter for this Python."""
+    library = helpers.host.parent / ZYGOTE
+    return library.exists() and _zygote_mark().encode() in library.read_bytes()
+
+
+def _zygote_mark() -> str:
+    """What tilt_zygote.so must contain: it fits one source and one Python."""
+    return f"{source_hash()}-{sys.implementation.cache_tag}"
+
+
+def _compile(compiler: str, flags: Sequence[str], sources: Sequence[Path], target: Path) -> None:
+    mark = _zygote_mark() if target.name == ZYGOTE else source_hash()
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         built = Path(scratch) / target.name
         command = [
             compiler,
-            *FLAGS,
-            *extra,
-            f'-DTILT_SOURCE_HASH="{source_hash()}"',
+            *flags,
+            f'-DTILT_SOURCE_HASH="{mark}"',
             "-o",
             str(built),
-            *sources,
+            *map(str, sources),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

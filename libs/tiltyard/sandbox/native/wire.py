@@ -231,9 +231,12 @@ def exec_frame(
     files: Sequence[bytes],
     stdin: bytes,
     stream: bool,
+    warm: bool,
 ) -> bytes:
     """The strings must hold no NUL; the caller has checked."""
-    head = _EXEC.pack(*limits, len(argv), len(env), len(fd_numbers), len(files), len(stdin), stream)
+    head = _EXEC.pack(
+        *limits, len(argv), len(env), len(fd_numbers), len(files), len(stdin), stream | warm << 1
+    )
     numbers = struct.pack(f"={len(fd_numbers)}I", *fd_numbers)
     strings = [*argv, *(name + b"=" + value for name, value in env.items()), cwd, b""]
     return _frame(Ask.exec, ident, b"".join((head, numbers, b"\0".join(strings), *files, stdin)))

@@ -55,7 +55,7 @@ struct tilt_status {        /* child -> tilt-host, over a packet pipe */
 
 /* --- Descriptors and arguments that tilt-init starts with ---------------------------------------------- */
 enum {
-    INIT_SOCKET, INIT_STATUS, INIT_LEASH, INIT_CPU, INIT_PEAK, INIT_OOM, INIT_PIDS, INIT_THROTTLE, INIT_FDS,
+    INIT_SOCKET, INIT_STATUS, INIT_LEASH, INIT_CPU, INIT_PEAK, INIT_OOM, INIT_PIDS, INIT_THROTTLE, INIT_ZYGOTE, INIT_FDS,
 };
 
 /* --- Python <-> tilt-init ------------------------------------------------------------------------------ */
@@ -72,8 +72,9 @@ enum tilt_say { SAY_OUTPUT = 1, SAY_EXIT = 2, SAY_DONE = 3 };
 struct tilt_exec {
     /* then: u32 number[nfds]; argc + envc + 1 strings ending in NUL (argv, env, cwd); nfiles x (tilt_file, path NUL, data); stdin */
     uint64_t cpu_ns, wall_ns, idle_ns, output_bytes;   /* idle_ns 0: none */
-    uint32_t argc, envc, nfds, nfiles, stdin_size, stream;
+    uint32_t argc, envc, nfds, nfiles, stdin_size, flags;
 };
+enum tilt_exec_flag { EXEC_STREAM = 1, EXEC_WARM = 2 };     /* WARM: argv is python3 -I -S SCRIPT..., so a copy of a warm one may serve */
 
 struct tilt_file {
     uint32_t root, mode, append, path_size, data_size, pad;   /* root: 0 /box, 1 /tmp; path_size counts the NUL */
@@ -99,6 +100,18 @@ struct tilt_exit {
     int32_t code, signal, error;        /* error: errno of REASON_SPAWN and REASON_FILE */
     uint32_t oom_kills, pids_hits, left;    /* left: processes that outlived the command and were killed */
     uint64_t cpu_ns, wall_ns, peak_bytes, throttled_ns, waited_ns;
+};
+
+/* --- tilt-init -> the warm interpreter ------------------------------------------------------------------ */
+struct tilt_warm {          /* then: argc + envc + 1 strings ending in NUL (script and its arguments, env, cwd) */
+    uint64_t cpu_ns, nofile, file_bytes;
+    uint32_t argc, envc, nfds, fd_numbers[TILT_MAX_FDS];
+};      /* descriptors with it: stdin, stdout, stderr, fault, then nfds */
+
+/* --- a payload in the making -> tilt-init, over its fault pipe, which closes when the payload runs ------- */
+enum { FAULT_PID = 1, FAULT_EXEC = 2, FAULT_WARM = 3 };     /* its pid; errno of a command that cannot start; errno of our own failure */
+struct tilt_fault {
+    int32_t kind, value;
 };
 
 #endif

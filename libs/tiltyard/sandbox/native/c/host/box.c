@@ -50,12 +50,12 @@ static void make_layers(void) {
 }
 
 /* The image `host` borrows /usr; what an administrator put into /usr/local is not part of it. */
-static void borrow_usr(void) {
+int box_borrow_usr(const char *image) {
     char local[TILT_DIGEST + 16];
-    snprintf(local, sizeof local, "/i/%s/local", by->image);
+    snprintf(local, sizeof local, "/i/%s/local", image);
     if (access(local, F_OK))
-        return;
-    TRY(STEP_USR, mount("/u", "/b/usr", NULL, MS_BIND | MS_REC, NULL) || mount(local, "/b/usr/local", NULL, MS_BIND, NULL));
+        return 0;
+    return mount("/u", "/b/usr", NULL, MS_BIND | MS_REC, NULL) || mount(local, "/b/usr/local", NULL, MS_BIND, NULL) ? errno : 0;
 }
 
 static void mask(const char *const *names, const char *cover) {
@@ -87,7 +87,7 @@ static void take_identity(void) {
     TRY(STEP_IDENTITY, setgroups(0, NULL) || setresgid(0, 0, 0) || setresuid(0, 0, 0));
 }
 
-/* tilt-init's descriptors go to 0..7 and its program to 8; everything else closes. */
+/* tilt-init's descriptors go to 0..8 and its program to 9; everything else closes. */
 static void place_descriptors(const int wanted[INIT_FDS + 1]) {
     int high[INIT_FDS + 1];
     for (int i = 0; i <= INIT_FDS; i++)
@@ -102,6 +102,7 @@ static void become_init(int socket, const int meters[5]) {
     struct recipe kept = *by;
     int wanted[INIT_FDS + 1] = {socket, by->status, by->leash};
     memcpy(wanted + INIT_CPU, meters, 5 * sizeof *meters);
+    wanted[INIT_ZYGOTE] = by->zygote >= 0 ? by->zygote : by->leash;     /* no socket: asking fails, and Python starts cold */
     wanted[INIT_FDS] = by->init_file;
     place_descriptors(wanted);
     kept.status = INIT_STATUS;
@@ -124,7 +125,7 @@ static void child(int socket) {
     cgroup_meters(making->cell.number, meters);
     TRY(STEP_NETNS, setns(making->cell.netns, CLONE_NEWNET));
     make_layers();
-    borrow_usr();
+    TRY(STEP_USR, (errno = box_borrow_usr(by->image)));
     make_proc_and_dev();
     become_root_of_box();
     take_identity();

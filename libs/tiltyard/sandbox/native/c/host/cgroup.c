@@ -251,6 +251,12 @@ uint64_t cgroup_oom_kills(uint32_t cell) {
     return found ? strtoull(found + strlen("oom_kill "), NULL, 10) : 0;
 }
 
+/* The folders that a process joins a cell through; how many. */
+int cgroup_folders(int *into) {
+    memcpy(into, folders, (size_t)folder_count * sizeof *folders);
+    return folder_count;
+}
+
 void cgroup_each(void (*visit)(uint32_t cell)) {
     for (int i = 0; i < folder_count; i++) {
         DIR *folder = fdopendir(openat(folders[i], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));

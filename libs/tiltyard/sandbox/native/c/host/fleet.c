@@ -178,6 +178,7 @@ struct box *fleet_reap(struct box *before, int *status) {
 }
 
 void fleet_close(void) {
+    warm_stop();
     for (uint32_t slot = 0; slot < box_count; slot++)
         if (boxes[slot].state != BOX_NONE)
             kill(boxes[slot].pid, SIGKILL);

@@ -98,6 +98,7 @@ static int open_pool(const struct tilt_pool *pool) {
         .memory = pool->memory, .disk = pool->disk, .inodes = pool->inodes, .file_bytes = pool->file_bytes,
         .pids = pool->pids, .cpu_milli = pool->cpu_milli, .nofile = pool->nofile,
     };
+    fleet.recipe.zygote = warm_start(fleet.recipe.image);
     pooled = true;
     return fleet_open(pool);
 }
@@ -203,15 +204,22 @@ static int open_signals(void) {
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* tilt-init beside this program, copied into sealed memory: no box can write to what the next one starts. */
-static int load_init(void) {
-    char path[4096], block[65536];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 16), got;
-    if (length < 0)
+/* The folder that this program lies in, and the others with it. */
+static int open_programs(void) {
+    char path[4096];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0)
         return -1;
     path[length] = 0;
-    strcpy(strrchr(path, '/') + 1, "tilt-init");
-    int from = open(path, O_RDONLY | O_CLOEXEC), to = memfd_create("tilt-init", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    *strrchr(path, '/') = 0;
+    return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* tilt-init beside this program, copied into sealed memory: no box can write to what the next one starts. */
+static int load_init(int programs) {
+    char block[65536];
+    ssize_t got;
+    int from = openat(programs, "tilt-init", O_RDONLY | O_CLOEXEC), to = memfd_create("tilt-init", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     while (from >= 0 && to >= 0 && (got = read(from, block, sizeof block)) > 0)
         if (write(to, block, (size_t)got) != got)
             return -1;
@@ -237,13 +245,13 @@ static void check_caller(void) {
 
 static void prepare(const char *store) {
     struct rlimit files;
-    int ends[2], error;
+    int ends[2], error, programs = open_programs();
     if (!getrlimit(RLIMIT_NOFILE, &files)) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    if ((fleet.recipe.init_file = load_init()) < 0)
+    if ((fleet.recipe.init_file = load_init(programs)) < 0)
         give_up("tilt-init", errno);
     if (pipe2(ends, O_CLOEXEC))
         give_up("pipe", errno);
@@ -264,6 +272,8 @@ static void prepare(const char *store) {
     }
     if ((error = root_enter(store)))
         give_up("building the root for boxes", error);
+    (void)warm_load(programs);              /* without it Python starts cold */
+    close(programs);
     cells_sweep();
 }
 

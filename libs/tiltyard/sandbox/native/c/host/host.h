@@ -35,6 +35,7 @@ bool cgroup_clean(uint32_t cell);
 int cgroup_enter(uint32_t cell);
 void cgroup_meters(uint32_t cell, int meters[5]);
 uint64_t cgroup_oom_kills(uint32_t cell);
+int cgroup_folders(int *into);
 void cgroup_each(void (*visit)(uint32_t cell));
 const char *cgroups_missing(void);
 void cgroups_report(void);
@@ -56,9 +57,15 @@ struct box {
 struct recipe {
     struct limits limits;
     char image[TILT_DIGEST + 1];
-    int init_file, status, leash;
+    int init_file, status, leash, zygote;
 };
 int box_clone(struct box *box, const struct recipe *recipe);
+int box_borrow_usr(const char *image);
+
+/* warm.c: the interpreter that is copied into boxes */
+int warm_load(int programs);
+int warm_start(const char *image);
+void warm_stop(void);
 
 int write_at(int dir, const char *path, const char *text);
 ssize_t read_at(int dir, const char *path, char *into, size_t size);

@@ -1,7 +1,7 @@
 /* The empty root: a private mount namespace that holds the images, /usr and a few device nodes, and nothing else.
  *
  * Guarantees: after root_enter the host's root can be reached neither from here nor from any box cloned from here.
- * Layout: /i images (read-only), /u the host's /usr (read-only, packages hidden), /d devices, /e an empty folder, /t and /b
+ * Layout: /i images (read-only), /u the host's /usr (read-only, packages hidden), /d devices, /e an empty folder, /z the warm interpreter's files, /t and /b
  * mount points of the box in the making. */
 #define _GNU_SOURCE
 #include "host.h"
@@ -85,7 +85,7 @@ static int hide_packages(const char *lib) {
 static int enter(int store, int usr) {
     if (mount("tilt", base, "tmpfs", MS_NOSUID, "size=1m,nr_inodes=64,mode=0755") || chdir(base))
         return errno;
-    for (const char *name = "iudetbo"; *name; name++)
+    for (const char *name = "iudetbzo"; *name; name++)
         if (mkdir((char[]){*name, 0}, 0755))
             return errno;
     umask(0);

@@ -17,6 +17,7 @@
 
 enum { READ_CAP = 256 << 10 };
 static struct tilt_status status;
+uint64_t payload_nofile, payload_file_bytes;
 
 uint64_t now_ns(void) {
     struct timespec now;
@@ -88,9 +89,11 @@ static void prepare(char **arguments) {
     job_cpu_milli = strtoull(arguments[3], NULL, 10);
     status.cell = (uint32_t)strtoul(arguments[4], NULL, 10);
     status.life = (uint32_t)strtoul(arguments[5], NULL, 10);
+    payload_nofile = strtoull(arguments[1], NULL, 10);
+    payload_file_bytes = strtoull(arguments[2], NULL, 10);
     if ((error = rights_drop()))
         die(STEP_RIGHTS, error);
-    if ((error = limits_set(strtoull(arguments[1], NULL, 10), strtoull(arguments[2], NULL, 10))))
+    if ((error = limits_set(payload_nofile, payload_file_bytes)))
         die(STEP_LIMITS, error);
     if ((error = file_open_roots()))
         die(STEP_FILES, error);

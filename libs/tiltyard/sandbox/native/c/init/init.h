@@ -22,6 +22,7 @@ void meter_reset_peak(void);
 /* rights.c: what PID 1 gives up before it listens */
 int rights_drop(void);
 int seccomp_install(void);
+extern uint64_t payload_nofile, payload_file_bytes;
 int limits_set(uint64_t nofile, uint64_t file_bytes);
 
 /* file.c: files of the box, touched as the payload's uid, never through a symlink */
@@ -45,7 +46,7 @@ void exec_plan_free(struct exec_plan *plan);
 
 /* spawn.c: one payload process */
 struct spawned {
-    pid_t pid;
+    pid_t pid;                  /* 0: a copy of the warm interpreter, which will tell */
     int in, out, err, fault;    /* our ends; fault carries errno when exec fails, closes when it succeeds; in is -1 without stdin */
 };
 int spawn(const struct exec_plan *plan, const int *fds, struct spawned *child);

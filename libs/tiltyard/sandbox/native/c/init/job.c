@@ -168,7 +168,7 @@ static void drain(int which) {
         if (stream->used == STREAM_CAP)
             flush_stream(which);
     }
-    if (job.how.stream && !link_blocked)
+    if (job.how.flags & EXEC_STREAM && !link_blocked)
         flush_stream(which);
 }
 
@@ -184,18 +184,28 @@ static void feed(void) {
     }
 }
 
+/* What the payload says before it runs: its pid when it is a copy of the warm interpreter, or why it cannot start. */
 static void hear_fault(void) {
-    int error;
-    if (job.child.fault < 0)
-        return;
-    ssize_t got = read(job.child.fault, &error, sizeof error);
-    if (got < 0 && errno == EAGAIN)
-        return;
-    if (got == sizeof error) {
-        job.report.error = error;
+    struct tilt_fault said;
+    ssize_t got;
+    while (job.child.fault >= 0 && (got = read(job.child.fault, &said, sizeof said)) == sizeof said) {
+        if (said.kind == FAULT_PID) {
+            job.child.pid = said.value;
+            if (job.phase == REAPING)           /* it came into the box after the end was decided */
+                kill(-1, SIGKILL);
+            continue;
+        }
+        job.report.error = said.kind == FAULT_WARM ? EBADMSG : said.value;
         stop(REASON_SPAWN);
+        break;
     }
-    close_fd(&job.child.fault);
+    if (job.child.fault >= 0 && (got >= 0 || errno != EAGAIN)) {
+        if (!got && !job.child.pid) {           /* the warm interpreter died with our request */
+            job.report.error = EBADMSG;
+            stop(REASON_SPAWN);
+        }
+        close_fd(&job.child.fault);
+    }
 }
 
 static void note_main(int status) {
@@ -212,12 +222,15 @@ static void reap(void) {
     int status;
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        if (!job.child.pid)
+            hear_fault();
         if (pid == job.child.pid && !job.main_gone)
             note_main(status);
         else if (job.main_gone)
             job.report.left++;
     }
-    job.childless = pid < 0 && errno == ECHILD;
+    /* A copy of the warm interpreter that has not told its pid may still be on its way into the box. */
+    job.childless = pid < 0 && errno == ECHILD && (job.child.pid || job.child.fault < 0);
 }
 
 static void check_cpu(uint64_t now) {
@@ -282,6 +295,8 @@ static void finish(void) {
 }
 
 void job_turn(void) {
+    if (job.phase != IDLE)
+        hear_fault();
     reap();
     if (job.phase == IDLE)
         return;
@@ -290,8 +305,10 @@ void job_turn(void) {
     drain(0);
     drain(1);
     check_limits();
-    if (job.phase == REAPING && !job.childless)
+    if (job.phase == REAPING && !job.childless) {
+        kill(-1, SIGKILL);          /* again: a copy of the warm interpreter can be killed only once it has become the payload */
         reap();
+    }
     bool over = job.childless || now_ns() > job.ended + STUCK_S * SECOND;
     if (job.phase == REAPING && over && !link_blocked) {
         drain(0);
@@ -310,7 +327,7 @@ int job_poll(struct pollfd *into) {
             into[count++] = (struct pollfd){.fd = streams[i].fd, .events = POLLIN};
     if (job.child.in >= 0 && job.phase == RUNNING)
         into[count++] = (struct pollfd){.fd = job.child.in, .events = POLLOUT};
-    if (job.child.fault >= 0 && job.phase == RUNNING)
+    if (job.child.fault >= 0 && (job.phase == RUNNING || !job.child.pid))
         into[count++] = (struct pollfd){.fd = job.child.fault, .events = POLLIN};
     return count;
 }
@@ -321,7 +338,7 @@ int64_t job_timeout_ns(void) {
         return -1;
     uint64_t now = now_ns(), next = job.started + job.how.wall_ns;
     if (job.phase == REAPING)
-        next = job.ended + STUCK_S * SECOND;
+        next = now + CHECK_NS;
     else if (job.next_cpu_check < next)
         next = job.next_cpu_check;
     if (job.phase == RUNNING && job.how.idle_ns && job.quiet_since + job.how.idle_ns < next)

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,8 +18,8 @@ struct ends {
 };
 
 static void fail(int fault) {
-    int error = errno;
-    (void)!write(fault, &error, sizeof error);
+    const struct tilt_fault failure = {FAULT_EXEC, errno};
+    (void)!write(fault, &failure, sizeof failure);
     _exit(127);
 }
 
@@ -72,6 +74,7 @@ static void run_from_path(char **argv, char **env, int fault) {
 
 static void child(const struct exec_plan *plan, const int *fds, const struct ends *theirs) {
     setsid();
+    umask(022);
     reset_signals();
     set_descriptors(plan, fds, theirs);
     limit_cpu(plan->how.cpu_ns);
@@ -100,6 +103,63 @@ static void close_all(const int *fds, int count) {
             close(fds[i]);
 }
 
+static bool add(char *into, size_t *size, size_t room, const char *text) {
+    size_t length = strlen(text) + 1;
+    if (length > room - *size)
+        return false;
+    memcpy(into + *size, text, length);
+    *size += length;
+    return true;
+}
+
+/* Asks the warm interpreter for a copy of itself. False: there is none, or the command is too large for it. */
+static bool ask_zygote(const struct exec_plan *plan, const int *fds, const struct ends *theirs) {
+    static char request[128 << 10];
+    struct tilt_warm how = {
+        .cpu_ns = plan->how.cpu_ns, .nofile = payload_nofile, .file_bytes = payload_file_bytes,
+        .argc = plan->how.argc - 3, .envc = plan->how.envc, .nfds = plan->how.nfds,
+    };
+    memcpy(how.fd_numbers, plan->fd_numbers, sizeof how.fd_numbers);
+    memcpy(request, &how, sizeof how);
+    size_t size = sizeof how;
+    bool fits = true;
+    for (char **each = plan->argv + 3; fits && *each; each++)
+        fits = add(request, &size, sizeof request, *each);
+    for (char **each = plan->env; fits && *each; each++)
+        fits = add(request, &size, sizeof request, *each);
+    if (!fits || !add(request, &size, sizeof request, plan->cwd))
+        return false;
+    int sent[4 + TILT_MAX_FDS] = {theirs->in, theirs->out, theirs->err, theirs->fault};
+    memcpy(sent + 4, fds, plan->how.nfds * sizeof *fds);
+    char room[CMSG_SPACE(sizeof sent)] = {0};
+    struct iovec part = {request, size};
+    size_t rights = (4 + plan->how.nfds) * sizeof *sent;
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = CMSG_SPACE(rights)};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(rights);
+    memcpy(CMSG_DATA(head), sent, rights);
+    return sendmsg(INIT_ZYGOTE, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)size;
+}
+
+static pid_t start(const struct exec_plan *plan, const int *fds, struct ends *theirs) {
+    if (plan->how.flags & EXEC_WARM && plan->how.argc > 3) {
+        int null = theirs->in < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
+        struct ends lent = *theirs;
+        lent.in = null >= 0 ? null : theirs->in;
+        bool warm = ask_zygote(plan, fds, &lent);
+        if (null >= 0)
+            close(null);
+        if (warm)
+            return 0;
+    }
+    pid_t pid = fork();
+    if (!pid)
+        child(plan, fds, theirs);
+    return pid;
+}
+
 int spawn(const struct exec_plan *plan, const int *fds, struct spawned *made) {
     int pipes[8] = {-1, -1, -1, -1, -1, -1, -1, -1};            /* out, err, fault, in */
     bool feed = plan->how.stdin_size > 0;
@@ -110,9 +170,7 @@ int spawn(const struct exec_plan *plan, const int *fds, struct spawned *made) {
             return error;
         }
     struct ends theirs = {.in = pipes[6], .out = pipes[1], .err = pipes[3], .fault = pipes[5]};
-    pid_t pid = fork();
-    if (!pid)
-        child(plan, fds, &theirs);
+    pid_t pid = start(plan, fds, &theirs);
     int error = errno;
     close_all((int[]){theirs.in, theirs.out, theirs.err, theirs.fault}, 4);
     *made = (struct spawned){.pid = pid, .in = pipes[7], .out = pipes[0], .err = pipes[2], .fault = pipes[4]};
