@@ -11,7 +11,7 @@ from typing import Any
 from services.evaluator.admitter import Admitter
 from services.evaluator.boxes import Boxes
 from services.evaluator.grader import Grader
-from services.evaluator.jobs import Desk
+from services.evaluator.jobs import BATCH, Desk
 from services.evaluator.metrics import Metrics
 from services.evaluator.settings import EvaluatorSettings
 from tiltyard.objects import open_store
@@ -43,7 +43,7 @@ async def desks(settings: EvaluatorSettings, telemetry: Telemetry) -> AsyncItera
                 holder=holder,
             )
             admitter = Admitter(work=work, boxes=boxes, publisher=publisher, metrics=metrics, holder=holder)
-            yield [Desk(grader, 2 * settings.sandboxes), Desk(admitter, ADMISSIONS)]
+            yield [Desk(grader, 2 * settings.sandboxes + BATCH), Desk(admitter, ADMISSIONS)]
         finally:
             await boxes.close()
             await work.close()

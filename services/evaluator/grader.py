@@ -37,6 +37,8 @@ from tiltyard.telemetry.propagation import context_from, trace_id_of
 
 log = event_logger("evaluator")
 tracer = trace.get_tracer("tiltyard.evaluator")
+LINGER_SECONDS = 0.03
+"""How long a result waits for others: a transaction costs more than a grading."""
 
 
 class Recorder(Protocol):
@@ -80,7 +82,7 @@ class Grader:
         self._work, self._objects, self._boxes, self._holder = work, objects, boxes, holder
         self._publisher, self._recorder, self._metrics = publisher, recorder, metrics
         self._specs = Specs()
-        self._commits = Batch(self._commit)
+        self._commits = Batch(self._commit, linger=LINGER_SECONDS)
 
     async def claim(self, limit: int) -> list[GradingJob]:
         return await self._work.run(self._claim, limit)

@@ -78,8 +78,8 @@ class Desk(Generic[C]):
         self._changed.set()
 
     async def room(self) -> None:
-        """Wait until the window has room."""
-        while len(self._open) >= self.window:
+        """Wait until the window has room for a batch that is worth a claim."""
+        while self.window - len(self._open) < min(BATCH, max(1, self.window // 2)):
             self._changed.clear()
             await self._changed.wait()
 

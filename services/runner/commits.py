@@ -21,6 +21,8 @@ from tiltyard.telemetry.events import event_logger
 
 log = event_logger("runner")
 End = Produced | Failed
+LINGER_SECONDS = 0.02
+"""How long an end waits for others: a transaction costs more than an episode."""
 
 
 class Commits:
@@ -28,7 +30,7 @@ class Commits:
 
     def __init__(self, work: AsyncUnitOfWork, publisher: Publisher) -> None:
         self._work, self._publisher = work, publisher
-        self._batch: Batch[End, bool] = Batch(self._flush)
+        self._batch: Batch[End, bool] = Batch(self._flush, linger=LINGER_SECONDS)
 
     async def commit(self, end: End) -> bool:
         """Whether the attempt was still held."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Text, bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY, BIGINT
+from sqlalchemy.dialects.postgresql import ARRAY, BIGINT, JSONB
 from sqlalchemy.orm import Session
 
 from tiltyard.core.outcome import Outcome, ruling
@@ -136,14 +136,23 @@ def produce(session: Session, ends: Sequence[Produced]) -> set[str]:
             }
             for e in kept
         ]
-        session.execute(text(_END_ATTEMPT), rows)
-        session.execute(text("UPDATE rollouts SET oldest_version = :oldest WHERE id = :rollout_id"), rows)
-        session.execute(
-            text("INSERT INTO gradings (id, rollout_id, fence) VALUES (:grading, :rollout_id, :fence)"), rows
-        )
+        session.execute(text(_PRODUCE).bindparams(bindparam("rows", type_=JSONB)), {"rows": rows})
     return moved
 
 
+_PRODUCE = """
+WITH ends AS (
+    SELECT * FROM jsonb_to_recordset(:rows) AS x(grading text, rollout_id text, fence bigint, outcome text,
+        reason text, artifact text, sha256 text, oldest bigint, newest bigint)
+), attempt AS (
+    UPDATE attempts a SET ended_at = clock_timestamp(), outcome = e.outcome, reason = e.reason,
+        artifact = e.artifact, sha256 = e.sha256, oldest_version = e.oldest, newest_version = e.newest
+    FROM ends e WHERE a.rollout_id = e.rollout_id AND a.fence = e.fence
+), rollout AS (
+    UPDATE rollouts r SET oldest_version = e.oldest FROM ends e WHERE r.id = e.rollout_id
+)
+INSERT INTO gradings (id, rollout_id, fence) SELECT grading, rollout_id, fence FROM ends
+"""
 _END_ATTEMPT = """
 UPDATE attempts SET ended_at = clock_timestamp(), outcome = :outcome, reason = :reason, artifact = :artifact,
     sha256 = :sha256, oldest_version = :oldest, newest_version = :newest

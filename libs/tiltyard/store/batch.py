@@ -2,11 +2,12 @@
 
 Guarantees: items that arrive while a transaction runs become the next one, at most `limit` of them; an item
 that spoils its transaction does not fail the others.
-Does not: wait for more items: a lone item is committed at once. Nor retry while the database is away."""
+Does not: retry while the database is away."""
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from sqlalchemy.exc import InterfaceError, OperationalError
@@ -18,10 +19,19 @@ UNAVAILABLE = (OperationalError, InterfaceError, OSError)
 
 
 class Batch(Generic[T, R]):
-    """Collects items, and hands them to `flush` together; `flush` gives one result for each, in order."""
+    """Collects items, and hands them to `flush` together; `flush` gives one result for each, in order.
 
-    def __init__(self, flush: Callable[[Sequence[T]], Awaitable[Sequence[R]]], limit: int = 32) -> None:
-        self._flush, self._limit = flush, limit
+    The first item waits `linger` seconds for others, unless `limit` of them are there."""
+
+    def __init__(
+        self,
+        flush: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        *,
+        limit: int = 32,
+        linger: float = 0.0,
+    ) -> None:
+        self._flush, self._limit, self._linger = flush, limit, linger
+        self._full = asyncio.Event()
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
         self._flusher: asyncio.Task[None] | None = None
 
@@ -29,12 +39,18 @@ class Batch(Generic[T, R]):
         """The item's result; raises what its transaction raised."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
+        if len(self._waiting) >= self._limit:
+            self._full.set()
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._drain())
         return await future
 
     async def _drain(self) -> None:
         while self._waiting:
+            if self._linger and len(self._waiting) < self._limit:
+                self._full.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._full.wait(), self._linger)
             count = min(self._limit, len(self._waiting))
             await self._settle([self._waiting.popleft() for _ in range(count)])
 

@@ -1,5 +1,5 @@
-"""An evaluator as it runs: attempts become rewards, tasks become active or quarantined, and no end of a process
-or fault of the platform becomes a reward."""
+"""An evaluator as it runs: attempts become rewards, tasks active or quarantined, and no end of a process or
+fault of the platform becomes a reward."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

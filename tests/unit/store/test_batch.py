@@ -32,6 +32,23 @@ def test_items_that_arrive_meanwhile_share_the_next_transaction() -> None:
     assert sizes == [1, 4, 3]
 
 
+def test_a_lone_item_waits_for_others_only_as_long_as_it_is_told() -> None:
+    sizes: list[int] = []
+
+    async def flush(items: Sequence[int]) -> list[int]:
+        sizes.append(len(items))
+        return list(items)
+
+    async def main() -> None:
+        batch = Batch(flush, limit=3, linger=0.05)
+        await batch.submit(1)
+        patient = Batch(flush, limit=3, linger=3600)
+        await asyncio.gather(*(patient.submit(n) for n in range(3)))
+
+    asyncio.run(main())
+    assert sizes == [1, 3]
+
+
 def test_an_item_that_spoils_its_transaction_fails_alone() -> None:
     async def flush(items: Sequence[int]) -> list[int]:
         if 3 in items:
