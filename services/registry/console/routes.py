@@ -36,6 +36,8 @@ router = APIRouter(prefix="/console", include_in_schema=False, dependencies=[Dep
 ROWS = 50
 CURVE_STEPS = 2_000
 MOST_CHARTS = 6
+FIRST = {n: i for i, n in enumerate(("loss", "entropy_estimate", "grad_norm", "clip_fraction", "kl"))}
+"""Metrics that are drawn before others."""
 
 
 def _pages(request: Request) -> Pages:
@@ -112,7 +114,7 @@ def _reward_chart(points: tuple[run_views.CurvePoint, ...]) -> Chart | None:
 def _step_charts(steps: tuple[StepView, ...]) -> list[tuple[str, Chart, float]]:
     """One small chart for each metric of the committed steps, with its last value."""
     done = [s for s in steps if s.state == "COMMITTED"]
-    names = sorted({name for s in done for name in s.metrics})
+    names = sorted({name for s in done for name in s.metrics}, key=lambda n: (FIRST.get(n, len(FIRST)), n))
     drawn: list[tuple[str, Chart, float]] = []
     for name in names:
         points = [

@@ -29,7 +29,8 @@ SELECT r.id, r.run_id, r.group_id, v.digest AS task, t.name AS task_name, r.memb
     r.reward,
     coalesce(g.outcome, a.outcome) AS outcome,
     coalesce(nullif(g.reason, ''), nullif(a.reason, ''),
-        (SELECT x.reason FROM transitions x WHERE x.rollout_id = r.id AND x.seq = r.seq), '') AS reason,
+        (SELECT x.reason FROM transitions x WHERE x.rollout_id = r.id AND x.seq = r.seq AND r.reward IS NULL),
+        '') AS reason,
     a.newest_version AS policy_version, nullif(split_part(a.traceparent, '-', 2), '') AS trace_id,
     r.created_at, r.updated_at
 FROM rollouts r JOIN runs run ON run.id = r.run_id JOIN task_versions v ON v.id = r.version_id
