@@ -21,6 +21,7 @@ void meter_reset_peak(void);
 
 /* rights.c: what PID 1 gives up before it listens */
 int rights_drop(void);
+int bounding_set_empty(void);
 int seccomp_install(void);
 extern uint64_t payload_nofile, payload_file_bytes;
 int limits_set(uint64_t nofile, uint64_t file_bytes);

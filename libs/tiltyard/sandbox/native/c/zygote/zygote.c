@@ -100,9 +100,8 @@ static int join_cgroups(int folders) {
 static int drop_everything(void) {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[2] = {{0}};
-    for (int cap = 0; cap < 64; cap++)
-        if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) && errno != EINVAL)
-            return -1;
+    if ((errno = bounding_set_empty()))
+        return -1;
     if (setgroups(0, NULL) || setresgid(PAYLOAD_ID, PAYLOAD_ID, PAYLOAD_ID) || setresuid(PAYLOAD_ID, PAYLOAD_ID, PAYLOAD_ID) ||
         syscall(SYS_capset, &head, none) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return -1;
