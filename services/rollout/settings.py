@@ -31,7 +31,7 @@ class RolloutSettings(Settings):
     script_share: float = Field(default=0.5, ge=0, le=1)
     script_file: Path | None = None
     otlp_endpoint: str | None = None
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 def read() -> RolloutSettings:

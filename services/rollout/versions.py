@@ -117,8 +117,8 @@ class Versions:
             await ear.wait(POLL_SECONDS)
             try:
                 await self.look()
-            except (SQLAlchemyError, OSError) as error:
-                log.warning("rollout.rows_unreadable", extra={"fields": {"error": str(error)[:300]}})
+            except Exception as error:  # noqa: BLE001  (loaded versions go on answering; rows are read again)
+                log.warning("rollout.rows_unreadable", extra={"fields": {"error": _reason(error)}})
 
     async def look(self) -> None:
         """Read the rows of the followed runs once."""
