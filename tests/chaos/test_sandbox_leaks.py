@@ -100,6 +100,7 @@ class Owner:
         assert self.process.stdout is not None
         self.cells = [int(word) for word in self.process.stdout.readline().split()]
         (self.host,) = children(self.process.pid)
+        self.warm = children(self.host) - set(processes(self.cells))
         self.payload = processes(self.cells)
         self.namespaces = pid_namespaces(self.payload)
 
@@ -131,6 +132,9 @@ def test_boxes_die_when_owner_and_host_are_killed_and_the_next_start_sweeps() ->
     owner.bury()
     os.kill(owner.host, signal.SIGKILL)
     eventually(lambda: not processes(owner.cells), "processes outlived tilt-host")
+    eventually(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in owner.warm), "a warm interpreter was left"
+    )
     assert cgroups(owner.cells), "nothing was left to sweep, so this test proves nothing"
 
     async def next_start() -> None:
