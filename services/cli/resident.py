@@ -42,12 +42,15 @@ def hold(options: Options) -> int:
     except _Interrupted:
         tell(error="stopped while starting")
         return 1
-    write_status(options.state, snapshot(stack, "ready", started_at))
-    tell(ready=stack.url)
-    _quiet(stack.state.logs / "up.log")
     try:
+        write_status(options.state, snapshot(stack, "ready", started_at))
+        tell(ready=stack.url)
+        _quiet(stack.state.logs / "up.log")
         return _watch(stack, told_to_stop, started_at)
+    except _Interrupted:
+        return 0
     finally:
+        told_to_stop.set()  # a signal that comes while stopping changes nothing
         stack.stop()
 
 

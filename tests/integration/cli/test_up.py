@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,9 +54,16 @@ class CommandLine:
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
-    """A stack that is up, with the scripted engine."""
-    tiltyard = CommandLine(tmp_path_factory.mktemp("up") / "state")
+def cli() -> Iterator[CommandLine]:
+    """A stack that is up, with the scripted engine.
+
+    Not below pytest's own folder: each session of pytest closes that one to the database's user."""
+    with tempfile.TemporaryDirectory(prefix="tiltyard-up-") as folder:
+        yield from _up(Path(folder) / "state")
+
+
+def _up(state: Path) -> Iterator[CommandLine]:
+    tiltyard = CommandLine(state)
     shown = tiltyard("up", "--port", "0", "--engine", "scripted", "--slots", "16", "--sandboxes", "2")
     assert shown["status"] == "ready"
     assert tuple(shown["services"]) == SERVICES
