@@ -43,7 +43,29 @@ def footprint(state: Path) -> Footprint:
 
 
 def processes_of(state: Path) -> list[int]:
-    """Pids whose environment names the state directory, without our own."""
+    """Pids whose environment names the state directory, and their descendants, without our own."""
+    return sorted(_with_descendants(_marked(state)))
+
+
+def _with_descendants(roots: list[int]) -> set[int]:
+    """Some programs overwrite their environment with a title, and sandboxes have none."""
+    children: dict[int, list[int]] = {}
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found, waiting = set(roots), list(roots)
+    while waiting:
+        new = [pid for pid in children.get(waiting.pop(), []) if pid not in found]
+        found.update(new)
+        waiting += new
+    return found
+
+
+def _marked(state: Path) -> list[int]:
     mark = b"TILTYARD_STATE_DIR=" + os.fsencode(state)
     found: list[int] = []
     for entry in PROC.iterdir():
