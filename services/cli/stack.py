@@ -20,8 +20,8 @@ from services.cli.state import StateDirectory
 from services.cli.supervisor import Program, Supervisor
 
 SHARED_CORES = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads of torch sleep at their barriers instead of spinning: here two torch processes, sandboxes and a database
-share the cores. Two warm starts side by side on two busy cores took 26 s instead of 122 s."""
+"""Threads of torch sleep at their barriers instead of spinning: here two torch processes, sandboxes and a
+database share the cores. Two warm starts side by side on two busy cores took 26 s instead of 122 s."""
 
 SERVICES = ("registry", "dispatcher", "rollout", "trainer", "evaluator", "runner")
 """In the order of their start."""
