@@ -225,9 +225,11 @@ class UnreachableWork:
 def test_a_client_that_goes_away_stops_the_work(published: Shelf) -> None:
     async def go() -> list[str]:
         ends: list[str] = []
+        began = asyncio.Event()
 
         class Patient(ScriptedEngine):
             async def generate(self, choose: Choose, ask: Ask) -> Answer:
+                began.set()
                 try:
                     await asyncio.sleep(3_600)
                 except asyncio.CancelledError:
@@ -243,7 +245,7 @@ def test_a_client_that_goes_away_stops_the_work(published: Shelf) -> None:
 
             async def receive() -> dict[str, Any]:
                 if len(messages) == 1:
-                    await asyncio.sleep(0.2)
+                    await began.wait()
                 return messages.pop(0)
 
             async def send(_: Any) -> None:
