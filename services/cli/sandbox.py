@@ -28,7 +28,12 @@ def sandbox() -> None:
 @sandbox.command("doctor")
 @reporting
 def doctor_command(out: Output) -> int:
-    """Say what this machine can enforce, and how to cure what it cannot. Exit code 1: no sandbox here."""
+    """Say what this machine can enforce, and how to cure what it cannot. Exit code 1: no sandbox here.
+
+    \b
+      tiltyard sandbox doctor
+      tiltyard sandbox doctor --json | jq .usable
+    """
     report = asyncio.run(doctor())
     out.result(_document(report), lambda: out.table(["check", "", "found"], _rows(report)))
     return 0 if report.usable else 1

@@ -93,7 +93,8 @@ def _points(places: Sequence[tuple[float, float]]) -> str:
 
 def _ticks(low: float, high: float) -> list[float]:
     """Round numbers that enclose [low, high], four to seven of them."""
-    span = high - low if high > low else max(abs(high), 1.0)
+    flat = high - low <= 1e-8 * max(abs(low), abs(high), 1.0)
+    span = max(abs(high), 1.0) if flat else high - low
     step = 10 ** math.floor(math.log10(span / 4))
     step = next(step * m for m in (1, 2, 2.5, 5, 10) if span / (step * m) <= 5)
     first, last = math.floor(low / step + 1e-9), math.ceil((low + span) / step - 1e-9)
