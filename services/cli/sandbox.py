@@ -67,7 +67,12 @@ def run_command(
 ) -> int:
     """Run one command in a fresh sandbox; stdin is passed on.
 
-    Exit code: the command's own, or 1 when it was ended by a signal or a limit."""
+    Exit code: the command's own, or 1 when it was ended by a signal or a limit.
+
+    \b
+      tiltyard sandbox run -- python3 -c 'print(1 + 1)'
+      echo hello | tiltyard sandbox run --memory-mb 32 -- cat
+    """
     try:
         limits = Limits(memory_mb=memory_mb, pids=pids, cpus=cpus, disk_mb=min(64, memory_mb // 2))
         stdin = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
