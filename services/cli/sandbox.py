@@ -103,7 +103,11 @@ def _plain(result: ExecResult) -> dict[str, Any]:
 @click.option("--backend", type=click.Choice(["native"]), default="native", show_default=True)
 @reporting
 def check_command(out: Output, backend: str) -> int:
-    """Try every law of isolation on this machine. Exit code 1: one does not hold."""
+    """Try every law of isolation on this machine. Exit code 1: one does not hold.
+
+    \b
+      tiltyard sandbox check
+    """
     try:
         findings = asyncio.run(_conform())
     except SandboxError as error:
