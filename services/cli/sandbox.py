@@ -133,7 +133,11 @@ async def _conform() -> list[Any]:
 @click.option("--seconds", default=3.0, show_default=True, help="How long to run one-shot programs.")
 @reporting
 def bench_command(out: Output, live: tuple[int, ...], seconds: float) -> int:
-    """Measure sandboxes on this machine: create, acquire, exec, one-shot Python, many at once."""
+    """Measure sandboxes on this machine: create, acquire, exec, one-shot Python, many at once.
+
+    \b
+      tiltyard sandbox bench --json
+    """
     from tiltyard.sandbox.bench import measure
 
     try:
