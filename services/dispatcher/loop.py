@@ -22,6 +22,9 @@ from tiltyard.telemetry.events import event_logger
 LOOP = "dispatcher"
 POLL_SECONDS = 0.2
 REAP_SECONDS = 1.0
+REST_SHARE, LONGEST_REST = 2.0, 0.1
+"""A turn is followed by a rest twice its own length, in seconds at most: hints that arrive meanwhile are one
+turn, and the loop takes a third of a core at most."""
 LARGEST_CLOCK_STEP = 5.0
 """Seconds by which wall and monotonic clock may disagree between two turns."""
 log = event_logger("dispatcher")
@@ -42,7 +45,9 @@ class Loop:
     async def run(self, ear: Ear, stop: asyncio.Event) -> None:
         """Turn until `stop` is set; then let the next dispatcher lead at once."""
         while not stop.is_set():
+            started = time.monotonic()
             busy = await asyncio.to_thread(self._turn_or_doubt)
+            await asyncio.sleep(min(LONGEST_REST, REST_SHARE * (time.monotonic() - started)))
             if not busy:
                 await ear.wait(POLL_SECONDS)
         await asyncio.to_thread(self._resign)
