@@ -11,7 +11,7 @@ class Family:
     """Programs alike but for names and constants.
 
     `args` holds one letter per parameter: n and m whole numbers, s a string, l a list of whole numbers.
-    `{k}` and `{j}` are constants with k < j."""
+    `{k}` is a constant."""
 
     name: str
     args: str

@@ -9,6 +9,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
+from itertools import product
 from typing import Any
 
 from services.cli.demo.families import FAMILIES, NAMES, Family
@@ -17,7 +19,7 @@ CASES = 6
 """Hidden calls of a task, edge cases among them."""
 PATIENCE = 300
 """Draws in a row without a new prompt, after which there are taken to be no more."""
-MAX_CONSTANT = 9
+CONSTANTS = range(2, 10)
 
 
 class Split(StrEnum):
@@ -31,9 +33,8 @@ class Split(StrEnum):
     """Only measured."""
 
 
-BUCKETS = {Split.WARM_START: range(0, 5), Split.TRAIN: range(5, 8), Split.HELDOUT: range(8, 10)}
-"""Tenths of the programs, by hash."""
-
+SHARES = {Split.WARM_START: (0.0, 0.5), Split.TRAIN: (0.5, 0.8), Split.HELDOUT: (0.8, 1.0)}
+"""Of each family's programs in the order of their hashes, so that every split has every family."""
 
 EDGES: Mapping[str, Sequence[Any]] = {"n": (0, -1, 1), "m": (0, 1, -1), "s": ("", "a"), "l": ([], [0])}
 
@@ -60,9 +61,8 @@ class Program:
         return self.family.body.format(**self.values)
 
     @property
-    def constants(self) -> int:
-        """How many constants the expression has."""
-        return sum(f"{{{c}}}" in self.family.body for c in "kj")
+    def constant(self) -> int | None:
+        return self.values.get("k")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class Task:
 def task(seed: int, split: Split, index: int) -> Task:
     """Item `index` of a split."""
     rng = random.Random(f"{seed}/{split.value}/{index}")
-    program, wording = _draw(rng, split)
+    program, wording = _draw(rng, split, index)
     return Task(
         name=f"{split.value}/{seed}/{index}",
         family=program.family.name,
@@ -115,24 +115,35 @@ def sft_examples(seed: int, count: int) -> Iterator[dict[str, str]]:
     """Prompts with their solutions, of programs that no other split has; the completion has no newline."""
     for index in range(count):
         rng = random.Random(f"{seed}/{Split.WARM_START.value}/{index}")
-        program, wording = _draw(rng, Split.WARM_START)
+        program, wording = _draw(rng, Split.WARM_START, index)
         yield {"prompt": _prompt(program, wording), "completion": f"return {program.expression}"}
 
 
-def _draw(rng: random.Random, split: Split) -> tuple[Program, int]:
-    while True:
-        family = rng.choice(FAMILIES)
-        values: dict[str, Any] = {kind: rng.choice(NAMES[kind]) for kind in family.args}
-        values["k"] = rng.randint(2, MAX_CONSTANT - 1)
-        values["j"] = rng.randint(values["k"] + 1, MAX_CONSTANT)
-        names = tuple(values[kind] for kind in family.args)
-        program = Program(family=family, names=names, values=values)
-        if _bucket(program.expression) in BUCKETS[split]:
-            return program, rng.randrange(len(family.wordings))
+def _draw(rng: random.Random, split: Split, index: int) -> tuple[Program, int]:
+    """A program, families taking turns, and the number of a wording."""
+    family = FAMILIES[index % len(FAMILIES)]
+    return rng.choice(_programs(family, split)), rng.randrange(len(family.wordings))
 
 
-def _bucket(expression: str) -> int:
-    return hashlib.sha256(expression.encode()).digest()[0] % 10
+@cache
+def _programs(family: Family, split: Split) -> tuple[Program, ...]:
+    """The split's programs of a family."""
+    constants = CONSTANTS if "{k}" in family.body else (None,)
+    found = [
+        _program(family, names, constant)
+        for names in product(*(NAMES[kind] for kind in family.args))
+        for constant in constants
+    ]
+    found.sort(key=lambda p: hashlib.sha256(p.expression.encode()).digest())
+    start, end = (round(share * len(found)) for share in SHARES[split])
+    return tuple(found[start:end])
+
+
+def _program(family: Family, names: tuple[str, ...], constant: int | None) -> Program:
+    values: dict[str, Any] = dict(zip(family.args, names, strict=True))
+    if constant is not None:
+        values["k"] = constant
+    return Program(family=family, names=names, values=values)
 
 
 def _prompt(program: Program, wording: int) -> str:
@@ -141,11 +152,8 @@ def _prompt(program: Program, wording: int) -> str:
 
 
 def _difficulty(program: Program, wording: int) -> float:
-    """From 0 (give back the argument) to 0.9 (two steps, two constants, an indirect wording)."""
-    return round(
-        0.3 * program.family.steps + 0.1 * program.constants + 0.05 * wording,
-        3,
-    )
+    """From 0 (give back the argument) to 0.8 (two steps, a constant, an indirect wording)."""
+    return round(0.3 * program.family.steps + 0.1 * (program.constant is not None) + 0.05 * wording, 3)
 
 
 def _cases(rng: random.Random, program: Program) -> tuple[Case, ...]:
@@ -186,19 +194,18 @@ def _value(rng: random.Random, kind: str, program: Program) -> Any:
 
 
 def _number(rng: random.Random, program: Program) -> int:
-    """Near one of the program's constants a third of the time: that is where off-by-one programs differ."""
-    if rng.random() < 1 / 3:
-        return rng.choice((program.values["k"], program.values["j"])) + rng.randint(-1, 1)
+    """Near the program's constant a third of the time: that is where off-by-one programs differ."""
+    if program.constant is not None and rng.random() < 1 / 3:
+        return program.constant + rng.randint(-1, 1)
     return rng.randint(-20, 40)
 
 
 def _rivals(program: Program) -> Iterator[Program]:
     """Programs that a wrong answer is likely to be."""
     values, family = program.values, program.family
-    for constant in ("k", "j"):
-        if f"{{{constant}}}" in family.body:
-            for step in (-1, 1):
-                yield replace(program, values={**values, constant: values[constant] + step})
+    if program.constant is not None:
+        for step in (-1, 1):
+            yield replace(program, values={**values, "k": program.constant + step})
     if family.args == "nm" and not family.symmetric:
         yield replace(program, values={**values, "n": values["m"], "m": values["n"]})
 
