@@ -138,6 +138,7 @@ class Training:
                 self.held.fence,
                 groups=self.config.groups_per_step,
                 traceparent=inject(),
+                oldest_allowed=self.version - self.config.max_staleness,
             )
             if number is None:
                 return None

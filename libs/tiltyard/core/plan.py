@@ -1,7 +1,7 @@
 """How many groups a run may add to what it has in flight.
 
-Guarantees: in flight + ready ≤ batch × (max staleness + 1), counted from rows, so a crash cannot inflate it;
-a run never plans more than its remaining steps can train on.
+Guarantees: in flight + ready + training ≤ batch × (max staleness + 1), counted from rows, so a crash cannot
+inflate it; a run never plans more than its remaining steps can train on.
 Does not: choose the tasks (`core.sampler`)."""
 
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ class Progress:
     steps_done: int
     """Training steps recorded, committed or under way."""
     planned: int
+    training: int = 0
+    """Groups of a step under way: they leave no room before its policy version is published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ def room(plan: TrainPlan, progress: Progress) -> int:
     Source of the bound: the admission formula of AReaL (arXiv 2505.24298), counted in groups."""
     living = progress.open + progress.ready
     needed = (plan.steps - progress.steps_done) * plan.batch - living
-    return max(0, min(plan.batch * (plan.max_staleness + 1) - living, needed))
+    return max(0, min(plan.batch * (plan.max_staleness + 1) - living - progress.training, needed))
 
 
 def room_in_evaluation(*, waiting: int, progress: Progress, window: int) -> int:

@@ -115,12 +115,17 @@ def progress(session: Session, run_id: str) -> Progress:
             "SELECT count(*) FILTER (WHERE state = 'OPEN') AS open, count(*) FILTER (WHERE state = 'READY')"
             " AS ready,"
             " (SELECT count(*) FROM training_steps WHERE run_id = :run AND state <> 'WITHDRAWN') AS steps,"
-            " (SELECT groups_planned FROM runs WHERE id = :run) AS planned"
+            " (SELECT groups_planned FROM runs WHERE id = :run) AS planned,"
+            " (SELECT count(*) FROM step_groups m JOIN training_steps s ON s.run_id = m.run_id AND s.step ="
+            " m.step"
+            "  WHERE s.run_id = :run AND s.state = 'STARTED') AS training"
             " FROM groups WHERE run_id = :run AND state IN ('OPEN', 'READY')"
         ),
         {"run": run_id},
     ).one()
-    return Progress(open=row.open, ready=row.ready, steps_done=row.steps, planned=row.planned)
+    return Progress(
+        open=row.open, ready=row.ready, steps_done=row.steps, planned=row.planned, training=row.training
+    )
 
 
 def age_out(session: Session, run_id: str, *, oldest_allowed: int) -> int:

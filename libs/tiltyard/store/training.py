@@ -91,18 +91,23 @@ class Step:
     groups: tuple[StepGroup, ...]
 
 
-def begin_step(session: Session, run_id: str, fence: int, *, groups: int, traceparent: str) -> int | None:
+def begin_step(
+    session: Session, run_id: str, fence: int, *, groups: int, traceparent: str, oldest_allowed: int = 0
+) -> int | None:
     """Record the next step with the oldest `groups` READY groups, in order, and move their rollouts to
-    TRAINING.
+    TRAINING. A group with tokens of a policy version before `oldest_allowed` is left for the dispatcher to
+    age out.
 
     Returns its number (from 1), or None while fewer are READY. Raises `LostRun`."""
     renew(session, run_id, fence)
     ready = session.execute(
         text(
-            "SELECT id FROM groups WHERE run_id = :run AND state = 'READY' ORDER BY \"index\" LIMIT :n FOR"
-            " UPDATE"
+            "SELECT id FROM groups g WHERE run_id = :run AND state = 'READY' AND NOT EXISTS (SELECT FROM"
+            " rollouts r"
+            "  WHERE r.group_id = g.id AND r.state = 'READY' AND r.oldest_version < :oldest)"
+            ' ORDER BY "index" LIMIT :n FOR UPDATE'
         ),
-        {"run": run_id, "n": groups},
+        {"run": run_id, "n": groups, "oldest": oldest_allowed},
     ).scalars()
     chosen = list(ready)
     if len(chosen) < groups:

@@ -43,7 +43,7 @@ class Recipe:
             optimizer=Optimizer(
                 kind="muon", learning_rate=3e-3, warmup_steps=20, decay="constant", weight_decay=0.01
             ),
-            stop_likelihood=0.45,
+            stop_likelihood=0.5,
         )
 
     def training(self, *, seed: int, policy: str, taskset: str, steps: int) -> TrainRun:

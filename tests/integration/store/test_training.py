@@ -2,8 +2,10 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
+from sqlalchemy import text
 
 from tests.integration.store.world import TRACE, World
 from tiltyard.core.group import Settlement, Verdict
@@ -326,3 +328,17 @@ def test_a_run_that_cannot_go_on_says_why(world: World) -> None:
         world.value("SELECT state || ': ' || reason FROM runs WHERE id = :r", r=run)
         == "FAILED: the loss is not finite"
     )
+
+
+def test_a_step_leaves_groups_alone_that_have_grown_too_old(world: World) -> None:
+    world.train()
+    run = _lease(world)
+    old, fresh = _ready(world, run.id, 2)
+    with world.work() as session:
+        session.execute(text("UPDATE rollouts SET oldest_version = 3 WHERE id = ANY(:ids)"), {"ids": old})
+        session.execute(text("UPDATE rollouts SET oldest_version = 4 WHERE id = ANY(:ids)"), {"ids": fresh})
+    with world.work() as session:
+        begin = partial(training.begin_step, session, run.id, run.fence, traceparent=TRACE, oldest_allowed=4)
+        assert begin(groups=2) is None
+        assert begin(groups=1) == 1
+    assert [m.rollout_id for g in _steps(world, run.id)[0].groups for m in g.members] == fresh

@@ -109,6 +109,14 @@ TestTrainingRun = TrainingRun.TestCase
 TestEvaluationRun = EvaluationRun.TestCase
 
 
+def test_groups_under_training_leave_no_room_before_their_version_is_out() -> None:
+    plan = TrainPlan(batch=12, steps=40, max_staleness=1)
+    waiting = Progress(open=4, ready=8, steps_done=1, planned=24, training=12)
+    assert room(plan, waiting) == 0
+    published = Progress(open=4, ready=8, steps_done=1, planned=24)
+    assert room(plan, published) == 12
+
+
 def test_the_bound_counts_groups_and_not_rollouts() -> None:
     plan = TrainPlan(batch=16, steps=100, max_staleness=1)
 
