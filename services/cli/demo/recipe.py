@@ -3,10 +3,10 @@
 Guarantees: every number that was tuned stands here, with what was seen.
 Does not: hide knobs; each is a field of a run config that anybody may write.
 
-Seen, about 5,900 rollouts, filtered ones included: Muon 2e-4 in 4 minibatches a step takes the sampled
-held-out pass rate from .31 to .59 (seed 1); at 6e-4 nothing is learned. AdamW 4e-4 in its place gains nothing
-from so few, and its warm start needs twice the steps. Failures ramble: where every token counts alike
-(`aggregation="token"`) they drown the rest."""
+Seen, each with about 5,900 rollouts, filtered ones included: the sampled held-out pass rate rose from .31 to
+.59 on seed 1. On earlier splits of the tasks: the same loss over tokens instead of sequences, .25 to .45
+(seed 1); from one weak warm start (.18, seed 0, over tokens), Muon at 2e-4 reached .40 and at 6e-4 .24 with 4
+minibatches, and AdamW at 4e-4 with 2 minibatches .16."""
 
 from dataclasses import dataclass
 
