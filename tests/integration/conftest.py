@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,9 +24,15 @@ TEMPLATE = "migrated"
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """The session's Postgres server."""
-    with start_postgres(tmp_path_factory.mktemp("postgres")) as server:
+def postgres() -> Iterator[Postgres]:
+    """The session's Postgres server.
+
+    Not below pytest's own folder: as root the server runs as another user, and every pytest session that starts
+    closes that folder to others again."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tiltyard-postgres-", ignore_cleanup_errors=True) as directory,
+        start_postgres(Path(directory)) as server,
+    ):
         yield server
 
 
