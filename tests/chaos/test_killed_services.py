@@ -45,8 +45,7 @@ def _trained_more_than_once(database_url: str, run_id: str) -> list[str]:
 @pytest.mark.timeout(600)
 def test_a_run_survives_the_death_of_every_service(tmp_path: Path) -> None:
     before = footprint(tmp_path)
-    with running(options(tmp_path / "state")) as stack:
-        client = Client(stack.url, stack.token)
+    with running(options(tmp_path / "state")) as stack, Client(stack.url, stack.token) as client:
         submit(client, 12)
         run = client.start_run(train_run("chaos", steps=STEPS))
         killed = _kill_in_turn(stack, client, run.id)

@@ -19,13 +19,15 @@ SIZE = 8
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with running(options(tmp_path_factory.mktemp("loop") / "state")) as stack:
-        submit(Client(stack.url, stack.token), SIZE)
+        with Client(stack.url, stack.token) as client:
+            submit(client, SIZE)
         yield stack
 
 
 @pytest.fixture(scope="module")
-def client(stack: Stack) -> Client:
-    return Client(stack.url, stack.token)
+def client(stack: Stack) -> Iterator[Client]:
+    with Client(stack.url, stack.token) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ TEMPLATE = "migrated"
 def postgres() -> Iterator[Postgres]:
     """The session's Postgres server.
 
-    Not below pytest's own folder: as root the server runs as another user, and every pytest session that starts
-    closes that folder to others again."""
+    Not below pytest's own folder: as root the server runs as another user, and every pytest session that
+    starts closes that folder to others again."""
     with (
         tempfile.TemporaryDirectory(prefix="tiltyard-postgres-", ignore_cleanup_errors=True) as directory,
         start_postgres(Path(directory)) as server,

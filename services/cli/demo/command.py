@@ -62,8 +62,8 @@ def demo(
             display.live(),
             _peak_memory(directory) as peak,
             running(options, say=display.say) as stack,
+            Client(stack.url, stack.token) as client,
         ):
-            client = Client(stack.url, stack.token)
             story = Story(client=client, display=display, recipe=Recipe(), seed=seed, steps=steps)
             told = story.tell()
             stack.supervisor.check()
