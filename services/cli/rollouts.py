@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tiltyard.client import Client
     from tiltyard.contracts.http import RolloutDetail
-    from tiltyard.contracts.records import Span
+    from tiltyard.contracts.records import GradingRecord, Span
 
 LANE = 40
 """Characters of a waterfall's time axis."""
@@ -93,13 +93,14 @@ def _moves(out: Output, detail: "RolloutDetail") -> object:
 @reporting
 @reaching
 def trace(out: Output, client: "Client", rollout_id: str) -> None:
-    """Print the waterfall of a rollout, from its grant to its grading, and the step that failed.
+    """Print the waterfall of a rollout, from its grant to its grading, and what failed: a step of the
+    platform, or a component of the verifier that the answer did not pass.
 
     \b
       tiltyard rollout trace 019ad5d2-…
     """
     view = client.trace(rollout_id)
-    failed = failing_step(view.spans)
+    failed = failing_step(view.spans) or failing_component(client.rollout(rollout_id).gradings)
     document = {"rollout_id": rollout_id, "spans": list(view.spans), "failing_step": failed}
     out.result(document, lambda: _waterfall(view.spans))
     if out.as_json:
@@ -112,6 +113,15 @@ def trace(out: Output, client: "Client", rollout_id: str) -> None:
         out.say(Text(f"failed at {failed['name']} ({failed['service']}): {failed['message']}", style="red"))
     else:
         out.say("no step failed")
+
+
+def failing_component(gradings: "tuple[GradingRecord, ...]") -> dict[str, str] | None:
+    """The first component of the last grading that was not full, with what its tests said; None when all
+    were."""
+    for score in gradings[-1].scores if gradings else ():
+        if score.value is not None and score.value < 1.0:
+            return {"name": score.component, "service": "evaluator", "message": score.detail or score.outcome}
+    return None
 
 
 def failing_step(spans: "tuple[Span, ...]") -> dict[str, str] | None:
