@@ -44,7 +44,7 @@ class S3Server:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._port, *others = free_ports(9)
+        self._port, *others = free_ports(8)
         (directory / "s3.json").write_text(json.dumps(IDENTITIES))
         self.daemon = Daemon(
             _command(directory, self._port, others),
@@ -105,12 +105,14 @@ def _takes_writes(store: S3Store) -> bool:
 
 def _command(directory: Path, port: int, others: list[int]) -> list[str]:
     names = ("s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
-    names += ("filer.port", "filer.port.grpc", "s3.port.iceberg")
+    names += ("filer.port", "filer.port.grpc")
     ports = [f"-{name}={number}" for name, number in zip(names, others, strict=True)]
     return [
         _program(),
         "server",
         "-s3",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
         f"-dir={directory}",
         "-ip=127.0.0.1",
         "-ip.bind=127.0.0.1",
