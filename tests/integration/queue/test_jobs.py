@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,7 @@ def test_a_running_job_holds_no_message(rabbitmq_url: str, publisher: Publisher,
     with worker(rabbitmq_url, file) as process:
         publisher.enqueue("grade", ["slow"])
         wait_until(lambda: "grade slow" in written(file), "the job to begin", within=WITHIN)
+        time.sleep(1)  # the acknowledgement leaves with the next turn of the worker's loop, beside the job
         process.kill()
         process.wait()
     publisher.enqueue("grade", ["next"])

@@ -43,6 +43,7 @@ class School:
             policy=POLICY.model_dump(),
             steps=STEPS,
             groups_per_step=GROUPS,
+            max_staleness=100,
             group_size=SIZE,
             minibatches=2,
             checkpoint_every=2,
