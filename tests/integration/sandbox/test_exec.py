@@ -104,8 +104,8 @@ def test_output_streams_while_the_command_runs(lab: Lab) -> None:
     assert lab.with_box(with_fifo) == ([b"one\n"], True)
 
 
-def test_the_environment_is_ours_and_nothing_of_the_host(lab: Lab) -> None:
-    os.environ["TILTYARD_TEST_SECRET"] = "1"
+def test_the_environment_is_ours_and_nothing_of_the_host(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "1")
     lines = said(lab.exec(["env"], env={"LANG": "C", "EXTRA": "a=b"})).splitlines()
     assert sorted(line.split("=")[0] for line in lines) == [
         "EXTRA",
