@@ -1,6 +1,7 @@
 """`python -m services.registry`: the HTTP API and the web console."""
 
 import asyncio
+import signal
 
 import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
@@ -39,6 +40,7 @@ async def serve(settings: own.RegistrySettings, token: str) -> None:
         await asyncio.to_thread(objects.prepare)
         await work.run(tenants.ensure)
         house = asyncio.create_task(keep_house(work))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn catches it, and raises it again
         await uvicorn.Server(config).serve()
         house.cancel()
     finally:

@@ -6,7 +6,6 @@ Does not: read settings from the environment."""
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
 
 import uvicorn
 
@@ -36,7 +35,8 @@ async def serve(settings: RolloutSettings, telemetry: Telemetry) -> None:
         async with open_listener(settings.broker_url, settings.database_url, [POLICY]) as ear:
             following = asyncio.create_task(versions.follow(ear))
             try:
-                await _Server(_config(settings, ports)).serve()
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # uvicorn catches it, and raises it again
+                await uvicorn.Server(_config(settings, ports)).serve()
             finally:
                 following.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -45,17 +45,6 @@ async def serve(settings: RolloutSettings, telemetry: Telemetry) -> None:
         versions.close()
         engine.close()
         await work.close()
-
-
-class _Server(uvicorn.Server):
-    """Ends by returning; uvicorn's own would raise the signal again before we have cleaned up."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        yield
 
 
 def _config(settings: RolloutSettings, ports: Ports) -> uvicorn.Config:

@@ -21,9 +21,10 @@ class Service:
 
     def __init__(self, module: str, log: Path, env: dict[str, str]) -> None:
         self.module, self._log = module, log
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TILTYARD_")}
         with log.open("wb") as sink:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module], env={**os.environ, **env}, stderr=sink, stdout=sink
+                [sys.executable, "-m", module], env=inherited | env, stderr=sink, stdout=sink
             )
 
     @property

@@ -7,6 +7,7 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sqlalchemy import text
 from tests.integration.registry.documents import TOKEN, submission
 from tiltyard.store import idempotency
 from tiltyard.store.database import UnitOfWork
+from tiltyard.testing.processes import Processes, free_port
 
 
 @pytest.fixture
@@ -65,6 +67,28 @@ def test_it_does_not_start_and_says_why_in_one_line(
     assert last.startswith("tiltyard registry: ")
     assert message in last
     assert "Traceback" not in done.stderr
+
+
+def test_sigterm_ends_it_in_order(tmp_path: Path, database_url: str) -> None:
+    (token := tmp_path / "token").write_text(TOKEN)
+    token.chmod(0o600)
+    port = free_port()
+    settings = {
+        "database_url": database_url,
+        "objects_url": f"file://{tmp_path}/objects",
+        "token_file": str(token),
+        "port": str(port),
+    }
+
+    def answers() -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
+            return answer.status == 200
+        return False
+
+    with Processes(tmp_path, **settings) as processes:
+        registry = processes.start("services.registry")
+        processes.until(answers, "the registry answers")
+        assert registry.terminate() == 0, registry.log
 
 
 def test_old_idempotency_keys_are_forgotten_and_new_ones_kept(work: UnitOfWork) -> None:
