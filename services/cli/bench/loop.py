@@ -2,24 +2,24 @@
 
 Guarantees: every rollout goes through every state of a training run, on real services; figures come from the
 database's own times.
-Does not: measure sandboxes or a model."""
+Does not: measure a model."""
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.cli.bench.tasks import exact, submit
 from services.cli.stack import Options, free_port, running
 from tiltyard.client import Client
-from tiltyard.contracts.http import TaskSubmission
-from tiltyard.contracts.run_config import FreshPolicy, Loss, Optimizer, TrainRun
-from tiltyard.contracts.task_spec import AnswerComponent, Interface, Limits, Oracle, TaskSpec, Verifier
+from tiltyard.contracts.http import RunView
+from tiltyard.contracts.run_config import FreshPolicy, Loss, Optimizer, RolloutRules, TrainRun
 
-TASKS = 64
-TASKSET = "bench"
+EXACT = "bench-exact"
+"""Taskset of tasks that need no sandbox."""
 GROUP, GROUPS = 8, 32
 """Members of a group, groups of a step."""
 POLICY = FreshPolicy(hidden_size=16, layers=1, heads=2, max_positions=64)
+RULES = RolloutRules(group_deadline_seconds=3_600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,49 +32,52 @@ class Loop:
 
     def measure(self) -> dict[str, Any]:
         """Rollouts a second through every state, and milliseconds from grant to scored."""
-        options = Options(
-            state=self.state, port=free_port(), broker=self.broker, engine="scripted", slots=1024
-        )
-        with running(options) as stack, Client(stack.url, stack.token) as client:
-            _submit(client)
-            steps = -(-self.rollouts // (GROUP * GROUPS))
-            run = client.start_run(_config(steps))
-            while (view := client.run(run.id)).state in ("PENDING", "RUNNING"):
-                time.sleep(0.2)
-            if view.state != "COMPLETED":
-                raise RuntimeError(f"the bench's run ended {view.state}: {view.reason}")
-            ledger, latency = client.ledger(run.id), client.latency(run.id)
-        return {
-            "rollouts": ledger.created,
-            "ledger_balanced": ledger.balanced,
-            "rollouts_per_s": latency.ended_per_second,
-            "grant_to_scored_ms": latency.grant_to_scored_ms,
-            "queued_to_claimed_ms": latency.queued_to_claimed_ms,
-        }
+        with running(fleet(self.state, self.broker)) as stack, Client(stack.url, stack.token) as client:
+            submit(client, EXACT, exact)
+            return train(client, EXACT, self.rollouts)
 
 
-def _submit(client: Client) -> None:
-    specs = [
-        TaskSpec(
-            name=f"bench/{n}",
-            instruction=f"answer: {n}\n",
-            interface=Interface(stop=("\n",)),
-            limits=Limits(max_tokens=16),
-            verifier=Verifier(components=(AnswerComponent(expected=str(n)),)),
-            oracle=Oracle(answer=str(n)),
-        )
-        for n in range(TASKS)
-    ]
-    client.submit_tasks([TaskSubmission(spec=s, tasksets=(TASKSET,), repeats=1) for s in specs])
-    while client.taskset(TASKSET).submitted:
-        time.sleep(0.1)
+def fleet(state: Path, broker: str, *, slots: int = 1_024, **settings: str) -> Options:
+    """A stack for benches; `settings` are further `TILTYARD_…` variables."""
+    extra = {f"TILTYARD_{name.upper()}": value for name, value in settings.items()}
+    return Options(
+        state=state,
+        port=free_port(),
+        broker=broker,
+        engine="scripted",
+        slots=slots,
+        sandboxes=16,
+        extra=extra,
+    )
 
 
-def _config(steps: int) -> TrainRun:
+def train(client: Client, taskset: str, rollouts: int) -> dict[str, Any]:
+    """Train for about this many rollouts, a multiple of a step's, and tell how fast they went."""
+    steps = -(-rollouts // (GROUP * GROUPS))
+    run = completed(client, client.start_run(_config(taskset, steps)))
+    ledger, latency = client.ledger(run.id), client.latency(run.id)
+    return {
+        "rollouts": ledger.created,
+        "ledger_balanced": ledger.balanced,
+        "rollouts_per_s": latency.ended_per_second,
+        "grant_to_scored_ms": latency.grant_to_scored_ms,
+        "queued_to_claimed_ms": latency.queued_to_claimed_ms,
+    }
+
+
+def completed(client: Client, run: RunView) -> RunView:
+    """Wait for a run. Raises RuntimeError unless it completes."""
+    view = client.wait_run(run.id)
+    if view.state != "COMPLETED":
+        raise RuntimeError(f"the bench's run {view.name} ended {view.state}: {view.reason}")
+    return view
+
+
+def _config(taskset: str, steps: int) -> TrainRun:
     return TrainRun(
         kind="train",
-        name="bench",
-        taskset=TASKSET,
+        name=f"train-{taskset}",
+        taskset=taskset,
         policy=POLICY,
         steps=steps,
         groups_per_step=GROUPS,
@@ -84,4 +87,5 @@ def _config(steps: int) -> TrainRun:
         checkpoint_every=steps,
         optimizer=Optimizer(learning_rate=1e-5, warmup_steps=0),
         loss=Loss(importance="bypass"),
+        rollouts=RULES,
     )

@@ -1,6 +1,7 @@
-"""Plain Celery no-ops on a broker: the peer that the loop is measured beside.
+"""Plain Celery no-ops on a broker: the peer that dispatch is measured beside.
 
-Guarantees: a quorum queue, prefork with two children and prefetch 1, as a plain deployment has it.
+Guarantees: a quorum queue, confirmed publishes, prefork with two children and prefetch 1, as a plain
+deployment has it.
 Does not: use our own queue settings."""
 
 import subprocess
@@ -8,11 +9,22 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from celery import Celery
 from kombu.entity import Exchange, Queue
 
 QUEUE = "tiltyard_bench_noop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noops:
+    """No-ops a second."""
+
+    publish_per_s: float
+    """One after another, each confirmed."""
+    drain_per_s: float
+    """Start-up of the worker left out."""
 
 
 def make_app(broker_url: str) -> Celery:
@@ -28,6 +40,7 @@ def make_app(broker_url: str) -> Celery:
         worker_send_task_events=False,
         worker_enable_remote_control=False,
         broker_connection_retry_on_startup=True,
+        broker_transport_options={"confirm_publish": True},
     )
     app.task(name="noop")(_nothing)
     return app
@@ -51,17 +64,20 @@ def _worker(broker_url: str) -> Iterator[None]:
         process.wait(30)
 
 
-def noops_per_second(broker_url: str, count: int) -> float:
-    """Publish `count` no-ops, then let two children drain them; drained a second, start-up left out."""
+def measure_noops(broker_url: str, count: int) -> Noops:
+    """Publish `count` no-ops, then let two children drain them."""
     app = make_app(broker_url)
     with app.connection_for_write() as connection, connection.channel() as channel:
         queue = app.conf.task_queues[0](channel)
         queue.declare()
         queue.purge()
-        for _ in range(count):
-            app.send_task("noop", queue=QUEUE, connection=connection)
+        started = time.perf_counter()
+        with app.amqp.Producer(connection) as producer:
+            for _ in range(count):
+                app.send_task("noop", queue=QUEUE, producer=producer)
+        published = time.perf_counter() - started
         with _worker(broker_url):
-            return _drain(queue, count)
+            return Noops(publish_per_s=count / published, drain_per_s=_drain(queue, count))
 
 
 def _drain(queue: Queue, count: int) -> float:
