@@ -10,10 +10,10 @@ from typing import Annotated, TypeVar
 
 from fastapi import Query
 
-from services.registry.problem import Refusal
 from tiltyard.contracts.document import Document
 from tiltyard.contracts.http import Page
 from tiltyard.store.views.page import Keyset
+from tiltyard.web.problem import Refusal
 
 D = TypeVar("D", bound=Document)
 Limit = Annotated[int, Query(ge=1, le=500, description="Rows in one page.")]

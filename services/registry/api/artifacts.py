@@ -19,10 +19,10 @@ from starlette.responses import FileResponse
 
 from services.registry.api.runs import RunId
 from services.registry.ports import Ports, Using
-from services.registry.problem import Refusal, missing
 from tiltyard.contracts.http import ArtifactView
 from tiltyard.contracts.records import artifact_key
 from tiltyard.objects import InvalidKey, ObjectMissing
+from tiltyard.web.problem import Refusal, missing
 
 router = APIRouter(prefix="/v1", tags=["artifacts"])
 Digest = Annotated[str, PathParameter(pattern=r"^sha256:[0-9a-f]{64}$")]

@@ -13,7 +13,6 @@ from fastapi import APIRouter, Query
 from services.registry.cursor import Cursor, Limit, decode, page
 from services.registry.grant_span import span_of
 from services.registry.ports import Ports, Using
-from services.registry.problem import missing
 from tiltyard.contracts.document import Document, InvalidDocument
 from tiltyard.contracts.http import Page, RolloutDetail, RolloutView, RunnerView, TraceView
 from tiltyard.contracts.records import AttemptRecord, GradingRecord, Span, StepManifest, unpack
@@ -21,6 +20,7 @@ from tiltyard.core.rollout import State
 from tiltyard.objects import ObjectError, ObjectStore
 from tiltyard.store import runs
 from tiltyard.store.views import rollouts as views
+from tiltyard.web.problem import missing
 
 router = APIRouter(prefix="/v1", tags=["rollouts"])
 R = TypeVar("R", bound=Document)

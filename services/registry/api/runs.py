@@ -12,11 +12,10 @@ from fastapi import APIRouter, Depends, Request
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from services.registry import body, evaluation, ledger, replay
+from services.registry import evaluation, ledger, replay
 from services.registry.cursor import Cursor, Limit, decode, page
 from services.registry.openapi import takes
 from services.registry.ports import Ports, Using
-from services.registry.problem import Refusal
 from tiltyard.contracts.document import Fault, InvalidDocument, parse
 from tiltyard.contracts.http import (
     EvaluationView,
@@ -36,6 +35,8 @@ from tiltyard.core.rollout import Actor
 from tiltyard.store import runs
 from tiltyard.store.views import rollouts as rollout_views
 from tiltyard.store.views import runs as views
+from tiltyard.web import body
+from tiltyard.web.problem import Refusal
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 Config = SftRun | TrainRun | EvaluationRun

@@ -11,11 +11,9 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from services.registry import replay
-from services.registry.body import document
 from services.registry.cursor import Cursor, Limit, decode, page
 from services.registry.openapi import takes
 from services.registry.ports import Ports, Using
-from services.registry.problem import missing
 from tiltyard.contracts.document import Fault, InvalidDocument
 from tiltyard.contracts.http import (
     AdmissionView,
@@ -30,6 +28,8 @@ from tiltyard.contracts.http import (
 from tiltyard.contracts.messages import ADMIT
 from tiltyard.store import tasks
 from tiltyard.store.views import tasks as views
+from tiltyard.web.body import document
+from tiltyard.web.problem import missing
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
 

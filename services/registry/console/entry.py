@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from services.registry.console import session
 from services.registry.console.page import HEADERS, Pages
 from services.registry.ports import Using
-from services.registry.problem import missing
+from tiltyard.web.problem import missing
 
 STATIC = Path(__file__).parent / "static"
 FILES = {"style.css": "text/css", "live.js": "text/javascript", "mark.svg": "image/svg+xml"}

@@ -20,7 +20,6 @@ from services.registry.console.page import Pages
 from services.registry.cursor import decode, encode
 from services.registry.ledger import Recent
 from services.registry.ports import Ports, Using
-from services.registry.problem import missing
 from tiltyard.contracts.http import RunView, StepView, TaskState
 from tiltyard.contracts.run_config import EvaluationRun
 from tiltyard.core.outcome import RULINGS, Outcome
@@ -31,6 +30,7 @@ from tiltyard.store.views import runs as run_views
 from tiltyard.store.views import tasks as task_views
 from tiltyard.store.views.page import Keyset
 from tiltyard.telemetry.waterfall import waterfall
+from tiltyard.web.problem import missing
 
 router = APIRouter(prefix="/console", include_in_schema=False, dependencies=[Depends(inside)])
 ROWS = 50

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 
-from services.registry.problem import Refusal
 from tiltyard.contracts.document import Document, Fault, InvalidDocument, parse
+from tiltyard.web.problem import Refusal
 
 D = TypeVar("D", bound=Document)
 _SUSPECT = re.compile(rb"\\u(0000|[dD][89a-fA-F])")

@@ -2,18 +2,19 @@
 
 Guarantees: tokens are compared in constant time; a body that is too large is refused unread, or at the first
 byte too many when it does not state its length.
-Does not: guard the console's pages; they ask for a cookie (`console.session`)."""
+Does not: know a service's routes; the service says which are open, and how large a body may be."""
 
 import hmac
 import re
+from collections.abc import Callable
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.registry.problem import Refusal, answer
+from tiltyard.web.problem import Refusal, answer
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-OPEN = ("/healthz", "/readyz", "/metrics")
+PROBES = ("/healthz", "/readyz", "/metrics")
 """Paths that ask for no token; they tell counts and states, nothing of any task."""
 _PORT = re.compile(r":\d+$")
 
@@ -27,31 +28,37 @@ class Gate:
     """Pure ASGI middleware, so that nothing is buffered on the way."""
 
     def __init__(
-        self, app: ASGIApp, *, token: str, hosts: tuple[str, ...], body_limit: int, upload_limit: int
+        self,
+        app: ASGIApp,
+        *,
+        token: str,
+        token_hint: str,
+        hosts: tuple[str, ...],
+        body_limit: Callable[[str, str], int],
+        is_open: Callable[[str], bool] = PROBES.__contains__,
     ) -> None:
+        """`body_limit(method, path)` is in bytes; `token_hint` says where callers find the token."""
         self.app = app
-        self._token = token.encode()
+        self._token, self._token_hint = token.encode(), token_hint
         self._hosts = {*LOOPBACK, *(h.lower() for h in hosts)}
-        self._body_limit, self._upload_limit = body_limit, upload_limit
+        self._body_limit, self._is_open = body_limit, is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refusal = self._wrong_with(scope["path"], headers) or _bad_address(scope)
+        limit = self._body_limit(scope["method"], scope["path"])
+        refusal = (
+            self._wrong_with(scope["path"], headers) or _bad_address(scope) or _oversized(headers, limit)
+        )
         if refusal is not None:
             response = answer(
                 refusal.status_code, refusal.detail, instance=scope["path"], headers=refusal.headers
             )
             await response(scope, receive, send)
             return
-        limit = self._limit(scope)
         await self.app(scope, _counted(receive, limit), send)
-
-    def _limit(self, scope: Scope) -> int:
-        upload = scope["method"] == "PUT" and scope["path"] == "/v1/artifacts"
-        return self._upload_limit if upload else self._body_limit
 
     def _wrong_with(self, path: str, headers: Headers) -> Refusal | None:
         host = host_of(headers.get("host", ""))
@@ -63,24 +70,23 @@ class Gate:
         if not self._may_enter(path, headers):
             return Refusal(
                 401,
-                "this path asks for `Authorization: Bearer TOKEN`; `tiltyard up` keeps the token in the file"
-                " `token` of its state directory",
+                f"this path asks for `Authorization: Bearer TOKEN`; {self._token_hint}",
                 headers={"WWW-Authenticate": 'Bearer realm="tiltyard"'},
             )
-        return self._too_large(path, headers)
+        return None
 
     def _may_enter(self, path: str, headers: Headers) -> bool:
-        if path in OPEN or path == "/" or path.startswith("/console"):
+        if self._is_open(path):
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
 
-    def _too_large(self, path: str, headers: Headers) -> Refusal | None:
-        limit = self._upload_limit if path == "/v1/artifacts" else self._body_limit
-        stated = headers.get("content-length", "0")
-        if not (stated.isascii() and stated.isdigit()):
-            return Refusal(400, "Content-Length is not a number")
-        return too_large(limit, int(stated)) if int(stated) > limit else None
+
+def _oversized(headers: Headers, limit: int) -> Refusal | None:
+    stated = headers.get("content-length", "0")
+    if not (stated.isascii() and stated.isdigit()):
+        return Refusal(400, "Content-Length is not a number")
+    return too_large(limit, int(stated)) if int(stated) > limit else None
 
 
 def _bad_address(scope: Scope) -> Refusal | None:
@@ -95,8 +101,7 @@ def too_large(limit: int, size: int | None = None) -> Refusal:
     stated = f" of {size:,} bytes" if size is not None else ""
     return Refusal(
         413,
-        f"the body{stated} is larger than the {limit:,} bytes allowed here; send less, or upload data with"
-        " PUT /v1/artifacts",
+        f"the body{stated} is larger than the {limit:,} bytes allowed here; send less",
         headers={"Connection": "close"},
     )
 
