@@ -114,6 +114,7 @@ STEPS = (
         "placing descriptors",
     ),
     *("starting tilt-init", "dropping rights", "installing seccomp", "setting limits", "opening its folders"),
+    "calling over its socket",
 )
 """What tilt-host and tilt-init were doing when a box failed to start, by `HostEvent.step`."""
 

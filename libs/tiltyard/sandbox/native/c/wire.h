@@ -45,8 +45,9 @@ struct tilt_event {
 enum tilt_step {
     STEP_READY, STEP_CELL, STEP_CLONE, STEP_CGROUP, STEP_METERS, STEP_NETNS, STEP_TMPFS, STEP_LAYERS, STEP_OVERLAY, STEP_USR,
     STEP_PROC, STEP_DEV, STEP_ROOT, STEP_HOSTNAME, STEP_USERNS, STEP_IDENTITY, STEP_DESCRIPTORS, STEP_EXEC, STEP_RIGHTS,
-    STEP_SECCOMP, STEP_LIMITS, STEP_FILES,
+    STEP_SECCOMP, STEP_LIMITS, STEP_FILES, STEP_JOIN,
 };
+enum { EXIT_JOIN = 64 };    /* the exit status of a tilt-init in a container is this and the step that failed */
 
 struct tilt_status {        /* child -> tilt-host, over a packet pipe */
     uint32_t cell, life, step;

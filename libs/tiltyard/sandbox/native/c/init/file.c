@@ -4,6 +4,7 @@
 #include "init.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <string.h>
 #include <sys/fsuid.h>
@@ -19,9 +20,44 @@ int file_open_roots(void) {
     return roots[0] < 0 || roots[1] < 0 ? errno : 0;
 }
 
+/* gVisor has no identity for files alone: there the effective one changes, and comes back from the real one. */
 static void become(uid_t id) {
     setfsgid(id);
     setfsuid(id);
+    if ((uid_t)setfsuid((uid_t)-1) == id)
+        return;
+    if (id)
+        (void)!setresgid((gid_t)-1, id, (gid_t)-1);
+    (void)!setresuid((uid_t)-1, id, (uid_t)-1);
+    if (!id)
+        (void)!setresgid((gid_t)-1, id, (gid_t)-1);
+}
+
+/* Where the kernel has no openat2 (gVisor): one component after another, each by the descriptor of the last, none a link. */
+static int walk_beneath(int root, const char *path, uint64_t flags, uint64_t mode) {
+    char part[NAME_MAX + 1];
+    int here = dup(root);
+    while (here >= 0) {
+        const char *stop = strchrnul(path, '/');
+        size_t length = (size_t)(stop - path);
+        bool last = !*stop;
+        if (length > NAME_MAX || (length == 2 && !memcmp(path, "..", 2))) {
+            close(here);
+            errno = length > NAME_MAX ? ENAMETOOLONG : EXDEV;
+            return -1;
+        }
+        memcpy(part, length ? path : ".", length + !length);
+        part[length + !length] = 0;
+        uint64_t how = (last ? flags : O_PATH | O_DIRECTORY) | O_NOFOLLOW | O_CLOEXEC;
+        int next = openat(here, part, (int)how, (mode_t)mode), error = errno;
+        close(here);
+        errno = error;
+        if (last || next < 0)
+            return next;
+        here = next;
+        path = stop + 1;
+    }
+    return -1;
 }
 
 static int open_beneath(int root, const char *path, uint64_t flags, uint64_t mode) {
@@ -30,7 +66,8 @@ static int open_beneath(int root, const char *path, uint64_t flags, uint64_t mod
         .mode = mode,
         .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
     };
-    return (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+    int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
+    return fd < 0 && errno == ENOSYS ? walk_beneath(root, path, flags, mode) : fd;
 }
 
 /* Makes every missing folder above `path`. */

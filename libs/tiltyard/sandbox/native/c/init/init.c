@@ -17,6 +17,7 @@
 
 enum { READ_CAP = 256 << 10 };
 static struct tilt_status status;
+static bool joined;             /* in a container that tilt-host did not make: nobody reads our status */
 uint64_t payload_nofile, payload_file_bytes;
 
 uint64_t now_ns(void) {
@@ -29,7 +30,7 @@ void die(int step, int error) {
     status.step = (uint32_t)step;
     status.error = error;
     (void)!write(INIT_STATUS, &status, sizeof status);
-    _exit(1);
+    _exit(joined ? EXIT_JOIN + step : 1);
 }
 
 static void answer_write(uint32_t id, const char *frame, size_t size) {
@@ -84,13 +85,11 @@ static int open_signals(void) {
     return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-static void prepare(char **arguments) {
+static void prepare(char *const limits[3]) {
     int error;
-    job_cpu_milli = strtoull(arguments[3], NULL, 10);
-    status.cell = (uint32_t)strtoul(arguments[4], NULL, 10);
-    status.life = (uint32_t)strtoul(arguments[5], NULL, 10);
-    payload_nofile = strtoull(arguments[1], NULL, 10);
-    payload_file_bytes = strtoull(arguments[2], NULL, 10);
+    payload_nofile = strtoull(limits[0], NULL, 10);
+    payload_file_bytes = strtoull(limits[1], NULL, 10);
+    job_cpu_milli = strtoull(limits[2], NULL, 10);
     if ((error = rights_drop()))
         die(STEP_RIGHTS, error);
     if ((error = limits_set(payload_nofile, payload_file_bytes)))
@@ -126,15 +125,27 @@ static void __attribute__((noreturn)) serve(int signals) {
     }
 }
 
+/* Arguments: NOFILE FILE_BYTES CPU_MILLI CELL LIFE, from tilt-host; or --join SOCKET NOFILE FILE_BYTES CPU_MILLI, where a
+ * container runtime starts this program. */
 int main(int count, char **arguments) {
+    int error;
     if (count == 2 && !strcmp(arguments[1], "--hash"))
         return puts(TILT_SOURCE_HASH) < 0;
     if (count != 6)
         return 2;
-    prepare(arguments);
+    joined = !strcmp(arguments[1], "--join");
+    if (joined && (error = join_prepare()))
+        die(STEP_DESCRIPTORS, error);
+    if (!joined) {
+        status.cell = (uint32_t)strtoul(arguments[4], NULL, 10);
+        status.life = (uint32_t)strtoul(arguments[5], NULL, 10);
+    }
+    prepare(arguments + (joined ? 3 : 1));
     int signals = open_signals();
     if (signals < 0)
         die(STEP_DESCRIPTORS, errno);
+    if (joined && (error = join_call(arguments[2])))
+        die(STEP_JOIN, error);
     status.step = STEP_READY;
     if (write(INIT_STATUS, &status, sizeof status) != sizeof status)
         return 1;
