@@ -52,6 +52,7 @@ class DirectoryStore:
         if not root.is_absolute():
             raise ValueError(f"object store folder {str(root)!r} must be absolute")
         self.root = root
+        self._real_root = root.resolve()
         self._content = root / CONTENT
         self._fsync = fsync
 
@@ -134,16 +135,15 @@ class DirectoryStore:
         link = self.root / checked_key(key)
         if key.split("/", 1)[0] == CONTENT:
             raise InvalidKey(f"object key {key!r} begins with {CONTENT}, which holds the store's own files")
-        if not link.parent.resolve().is_relative_to(self.root.resolve()):
+        if not link.parent.resolve().is_relative_to(self._real_root):
             raise InvalidKey(f"object key {key!r} leads out of {self.root}")
         return link
 
     def _write(self, key: str, data: bytes | Path) -> tuple[Path, ObjectInfo]:
         """Write the bytes under a name of their own; the checksum is of what was written."""
         part = self._content / f"part-{uuid4().hex}"
-        self._content.mkdir(parents=True, exist_ok=True)
         try:
-            sha256, size = _copy(data, part, fsync=self._fsync)
+            sha256, size = self._copy(data, part)
             blob = part.with_name(f"{sha256}-{part.name.removeprefix('part-')}")
             part.rename(blob)
         except BaseException:  # nothing may be left behind, whatever stopped us
@@ -151,20 +151,39 @@ class DirectoryStore:
             raise
         return blob, ObjectInfo(key=key, size=size, sha256=sha256)
 
+    def _copy(self, data: bytes | Path, part: Path) -> tuple[str, int]:
+        try:
+            return _copy(data, part, fsync=self._fsync)
+        except FileNotFoundError:  # the folder is not made yet, or a source is missing and will be again
+            self._content.mkdir(parents=True, exist_ok=True)
+            return _copy(data, part, fsync=self._fsync)
+
     def _point(self, link: Path, blob: Path, *, replace: bool) -> None:
         """Make the key lead to the blob; FileExistsError when it is taken and may not be replaced."""
         if link.is_dir():
             raise InvalidKey(f"object key {link.relative_to(self.root)} is a folder of other keys")
         target = os.path.relpath(blob, link.parent)
-        with self._exclusive():
-            self._make_folder(link)
-            if replace and link.is_symlink():
-                self._replace(link, target)
-            else:
-                link.symlink_to(target)
+        if not self._point_anew(link, target):
+            with self._exclusive():
+                self._make_folder(link)
+                if replace and link.is_symlink():
+                    self._replace(link, target)
+                else:
+                    link.symlink_to(target)
         if self._fsync:
             _sync_folder(link.parent)
             _sync_folder(self._content)
+
+    def _point_anew(self, link: Path, target: str) -> bool:
+        """Point a key that leads nowhere yet; False when it is taken, or its folder is being removed.
+
+        Making a link is atomic by itself: it needs no lock, which all writers of the store would wait for."""
+        self._make_folder(link)
+        try:
+            link.symlink_to(target)
+        except (FileExistsError, FileNotFoundError):
+            return False
+        return True
 
     def _make_folder(self, link: Path) -> None:
         try:
@@ -189,7 +208,8 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """One writer of links at a time, over all threads and processes; bytes are written outside of it."""
+        """One at a time replaces or removes links, over all threads and processes; bytes are written and new
+        links are made outside of it."""
         with (self._content / "lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
