@@ -5,6 +5,7 @@ Does not: protect against a hole in the host's kernel, which native boxes share:
 kata for hostile code."""
 
 from .backend import Box, SandboxBackend, Supply
+from .docker.backend import DockerBackend
 from .doctor import Check, DoctorReport, Health, doctor
 from .errors import (
     CapabilityRefused,
@@ -28,6 +29,7 @@ __all__ = [
     "Box",
     "CapabilityRefused",
     "Check",
+    "DockerBackend",
     "DoctorReport",
     "ExecOutcome",
     "ExecResult",
