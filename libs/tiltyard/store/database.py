@@ -1,10 +1,12 @@
 """Engines, units of work, the database's time, and new ids.
 
 Guarantees: a unit of work commits once at its end or rolls back whole; both kinds run the same store
-functions.
-Does not: retry; a caller that may repeat its work does."""
+functions; a connection that the server has closed is replaced before it is used.
+Does not: retry; a caller that may repeat its work does. Notice a server that fell silent before a statement
+is sent to it."""
 
 import os
+import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,10 +14,13 @@ from datetime import datetime
 from typing import Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Engine, create_engine, func, select
+import sqlalchemy
+from sqlalchemy import Engine, create_engine, event, func
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,8 +55,8 @@ class UnitOfWork:
             connect_args=_connect_args(application),
             pool_size=connections,
             max_overflow=0,
-            pool_pre_ping=True,
         )
+        event.listen(self.engine, "checkout", _refuse_closed)
 
     @contextmanager
     def __call__(self) -> Iterator[Session]:
@@ -71,8 +76,8 @@ class AsyncUnitOfWork:
             connect_args=_connect_args(application),
             pool_size=connections,
             max_overflow=0,
-            pool_pre_ping=True,
         )
+        event.listen(self.engine.sync_engine, "checkout", _refuse_closed)
 
     async def run(
         self, function: Callable[Concatenate[Session, P], R], /, *args: P.args, **kwargs: P.kwargs
@@ -84,9 +89,20 @@ class AsyncUnitOfWork:
         await self.engine.dispose()
 
 
+def _refuse_closed(_: object, record: ConnectionPoolEntry, *__: object) -> None:
+    """Have the pool connect anew when the server has ended this idle connection.
+
+    Nothing is readable on an idle connection but its end, so this asks the kernel and costs no round trip,
+    where a ping would cost one a transaction."""
+    watched = select.poll()
+    watched.register(record.driver_connection, select.POLLIN)  # type: ignore[arg-type]
+    if watched.poll(0):
+        raise InvalidatePoolError("the server has closed this connection")
+
+
 def now(session: Session) -> datetime:
     """The database's clock, in UTC; it moves on within a transaction."""
-    return session.execute(select(func.clock_timestamp())).scalar_one()
+    return session.execute(sqlalchemy.select(func.clock_timestamp())).scalar_one()
 
 
 def new_id() -> str:
