@@ -37,7 +37,7 @@ from tiltyard.telemetry.propagation import context_from, trace_id_of
 
 log = event_logger("evaluator")
 tracer = trace.get_tracer("tiltyard.evaluator")
-LINGER_SECONDS = 0.03
+LINGER_SECONDS = 0.04
 """How long a result waits for others: a transaction costs more than a grading."""
 
 

@@ -6,6 +6,7 @@ Does not: survive cancellation: whoever cancels answers for the row."""
 
 import asyncio
 import random
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ log = event_logger("runner")
 tracer = trace.get_tracer("tiltyard.runner")
 UPLOADS = 4
 """Uploads at once."""
+SPECS = 256
+"""Specs of tasks kept parsed."""
 
 
 class Recorder(Protocol):
@@ -68,6 +71,7 @@ class Attempts:
     ) -> None:
         self._incarnation, self._policy, self._objects, self._commits = incarnation, policy, objects, commits
         self._recorder, self._metrics, self._may_act, self._uploads = recorder, metrics, may_act, uploads
+        self._specs: OrderedDict[str, PublicSpec] = OrderedDict()
 
     async def run(self, claim: Claim) -> None:
         """The whole attempt; raises nothing but cancellation."""
@@ -100,7 +104,7 @@ class Attempts:
     async def _episode(self, claim: Claim) -> Episode:
         try:
             script = Script(
-                spec=parse(PublicSpec, claim.public, what=f"task version {claim.digest}"),
+                spec=self._spec(claim),
                 model=claim.model,
                 sampling=parse(Sampling, claim.sampling, what=f"sampling of run {claim.run_id}"),
                 seed=claim.seed,
@@ -108,6 +112,16 @@ class Attempts:
         except InvalidDocument as error:
             return Episode(outcome=Outcome.UNKNOWN, turns=(), answer=None, reason=str(error))
         return await play(script, self._policy)
+
+    def _spec(self, claim: Claim) -> PublicSpec:
+        """The task's spec: members of a group share one, and so do groups of one task."""
+        spec = self._specs.get(claim.digest)
+        if spec is None:
+            spec = parse(PublicSpec, claim.public, what=f"task version {claim.digest}")
+            self._specs[claim.digest] = spec
+            if len(self._specs) > SPECS:
+                self._specs.popitem(last=False)
+        return spec
 
     async def _keep(self, claim: Claim, played: _Played) -> Produced | Failed:
         """Upload the record; how the attempt is to be committed."""

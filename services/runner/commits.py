@@ -21,7 +21,7 @@ from tiltyard.telemetry.events import event_logger
 
 log = event_logger("runner")
 End = Produced | Failed
-LINGER_SECONDS = 0.02
+LINGER_SECONDS = 0.04
 """How long an end waits for others: a transaction costs more than an episode."""
 
 

@@ -46,7 +46,8 @@ class Claim:
 
 
 _CLAIMED = """
-SELECT r.id, r.run_id, r.group_id, r.fence, v.digest, v.public, a.traceparent, run.kind, run.config,
+SELECT r.id, r.run_id, r.group_id, r.fence, v.digest, v.public, a.traceparent, run.kind,
+       run.config->'sampling' AS sampling, run.config->'seed' AS seed,
        run.policy_run_id, run.policy_version, g."index" * g.size + r.member AS draw
 FROM rollouts r
 JOIN attempts a ON a.rollout_id = r.id AND a.fence = r.fence
@@ -97,8 +98,8 @@ def _claim(row: Any) -> Claim:
         public=row.public,
         traceparent=row.traceparent,
         model=model,
-        sampling=row.config["sampling"],
-        seed=(int(row.config["seed"]) * 1_000_003 + int(row.draw)) % 2**31,
+        sampling=row.sampling,
+        seed=(int(row.seed) * 1_000_003 + int(row.draw)) % 2**31,
     )
 
 

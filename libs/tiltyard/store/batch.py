@@ -27,7 +27,7 @@ class Batch(Generic[T, R]):
         self,
         flush: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
         *,
-        limit: int = 32,
+        limit: int = 128,
         linger: float = 0.0,
     ) -> None:
         self._flush, self._limit, self._linger = flush, limit, linger
