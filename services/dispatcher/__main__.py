@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from importlib.metadata import version
 
 from services.dispatcher.loop import Loop
 from services.dispatcher.settings import DispatcherSettings, read
@@ -22,7 +23,9 @@ async def serve(settings: DispatcherSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with open_publisher(settings.broker_url, settings.database_url) as publisher:
         async with open_listener(settings.broker_url, settings.database_url, [DISPATCH]) as ear:
-            await Loop(work=work, publisher=publisher, holder=f"dispatcher-{new_id()}").run(ear, stop)
+            holder = f"dispatcher-{new_id()}"
+            loop = Loop(work=work, publisher=publisher, holder=holder, version=version("tiltyard"))
+            await loop.run(ear, stop)
     work.close()
     telemetry.shutdown()
 

@@ -1,45 +1,62 @@
-"""Queued rollouts are granted to runners with free slots, and work is announced.
+"""Queued rollouts are granted to runners with free capacity, and work is announced.
 
 Guarantees: grants go only into free capacity; what is announced is a row already, so a lost hint costs
 latency.
-Does not: choose runners (`core.fleet.allot`)."""
+Does not: decide whose turn it is (`core.deal`)."""
 
 from datetime import timedelta
 
 from opentelemetry import trace
 from opentelemetry.context import Context
+from sqlalchemy.orm import Session
 
 from tiltyard.contracts.messages import ADMIT, GRADE, runner_topic
-from tiltyard.core.fleet import allot
+from tiltyard.core.accounts import accrued, closed
+from tiltyard.core.deal import deal
+from tiltyard.core.fairness import Grant, Pool
 from tiltyard.queue import Publisher
-from tiltyard.store import admissions, fleet, gradings, leadership, rollouts
+from tiltyard.store import accounts, admissions, gradings, leadership, pools, rollouts
 from tiltyard.store.database import UnitOfWork
 from tiltyard.store.leadership import Leader
+from tiltyard.store.pools import Market
 from tiltyard.store.rollouts import Granting
 from tiltyard.telemetry.propagation import inject
 
-MOST_AT_ONCE = 512
 ANNOUNCE_AGAIN = timedelta(seconds=30)
 tracer = trace.get_tracer("tiltyard.dispatcher")
 
 
 def grant(work: UnitOfWork, leader: Leader, publisher: Publisher) -> int:
-    """Grant what fits and wake the runners it went to; how many grants."""
+    """Grant what fits, pool by pool, and wake the runners it went to; how many grants."""
     with work() as session:
         leadership.still(session, leader)
-        runners = [r for r in fleet.alive(session) if r.free]
-        free = sum(r.free for r in runners)
-        waiting = rollouts.queued(session, min(free, MOST_AT_ONCE)) if free else []
-        keys = {q.key.rollout_id: q.key for q in waiting}
-        grants = [
-            Granting(key=keys[rollout], incarnation=incarnation, traceparent=_new_trace(rollout, incarnation))
-            for incarnation, given in allot([(q.key.rollout_id, q.alone) for q in waiting], runners).items()
-            for rollout in given
-        ]
-        granted = rollouts.grant(session, grants)
+        market = pools.market(session)
+        grants = [g for pool in market.pools for g in _deal(session, market, pool)]
+        granted = rollouts.grant(
+            session,
+            [
+                Granting(
+                    key=market.keys[g.rollout],
+                    incarnation=g.incarnation,
+                    traceparent=_new_trace(g.rollout, g.incarnation),
+                    rank=g.rank,
+                )
+                for g in grants
+            ],
+        )
     if granted:
         publisher.announce(*sorted({runner_topic(g.incarnation) for g in grants}))
     return len(granted)
+
+
+def _deal(session: Session, market: Market, pool: Pool) -> tuple[Grant, ...]:
+    """The grants of one pool, with its accounts brought up to date."""
+    if pool.name not in market.since and not any(run.waiting for run in pool.runs):
+        return ()
+    pool = accrued(pool, seconds=market.seconds(pool.name))
+    dealt = deal(pool, now=market.at)
+    accounts.save(session, closed(pool, dealt.grants), dealt.grants, at=market.at)
+    return dealt.grants
 
 
 def _new_trace(rollout_id: str, incarnation: str) -> str:

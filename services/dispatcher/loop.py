@@ -13,13 +13,13 @@ from services.dispatcher.plan import plan_groups
 from services.dispatcher.reap import reap
 from services.dispatcher.settle import finish_evaluation, settle_groups
 from tiltyard.queue import Ear, Publisher
-from tiltyard.store import leadership, runs
+from tiltyard.store import fleet, leadership, runs
 from tiltyard.store.batch import UNAVAILABLE
 from tiltyard.store.database import UnitOfWork
 from tiltyard.store.leadership import Leader, NotLeading
 from tiltyard.telemetry.events import event_logger
 
-LOOP = "dispatcher"
+LOOP = fleet.DISPATCHER
 POLL_SECONDS = 0.2
 REAP_SECONDS = 1.0
 REST_SHARE, LONGEST_REST = 2.0, 0.1
@@ -37,6 +37,8 @@ class Loop:
     work: UnitOfWork
     publisher: Publisher
     holder: str
+    version: str = ""
+    """Of Tiltyard; a runner of another is refused. Empty: any is welcome."""
     doubts_time: bool = True
     """Whether time has to be distrusted at the next chance."""
     _reaped_at: float = field(default=0.0, init=False)
@@ -87,7 +89,7 @@ class Loop:
     def _lead(self) -> Leader | None:
         doubts = self.doubts_time or self._clock_jumped()
         with self.work() as session:
-            leader = leadership.lead(session, LOOP, self.holder)
+            leader = leadership.lead(session, LOOP, self.holder, version=self.version)
             if leader is not None and doubts:
                 leader = leadership.distrust_time(session, leader)
         self.doubts_time = doubts and leader is None

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from tiltyard.contracts.run_config import EvaluationRun, SftRun, TrainRun
+from tiltyard.contracts.run_config import EvaluationRun, SftRun, TrainRun, demand_of
 from tiltyard.core.plan import TrainPlan, room, room_in_evaluation
 from tiltyard.core.sampler import draws
 from tiltyard.store import groups, leadership, policies, rollouts, runs
@@ -31,7 +31,7 @@ def plan_groups(work: UnitOfWork, leader: Leader, run: RunRow) -> int:
             return 0
         runs.start(session, run.id)
         first = planned - len(versions)
-        return len(rollouts.plan(session, _groups(run, run.config, versions, first)))
+        return len(rollouts.plan(session, _groups(session, run, run.config, versions, first)))
 
 
 def _next_versions(session: Session, run: RunRow, config: TrainRun | EvaluationRun) -> list[str]:
@@ -48,7 +48,10 @@ def _next_versions(session: Session, run: RunRow, config: TrainRun | EvaluationR
     return draws(active, seed=config.seed, start=progress.planned, count=count) if active else []
 
 
-def _groups(run: RunRow, config: TrainRun | EvaluationRun, versions: list[str], first: int) -> list[NewGroup]:
+def _groups(
+    session: Session, run: RunRow, config: TrainRun | EvaluationRun, versions: list[str], first: int
+) -> list[NewGroup]:
+    needs = runs.needs(session, versions)
     return [
         NewGroup(
             run_id=run.id,
@@ -57,6 +60,7 @@ def _groups(run: RunRow, config: TrainRun | EvaluationRun, versions: list[str], 
             size=config.group_size if isinstance(config, TrainRun) else config.samples,
             deadline_after=timedelta(seconds=config.rollouts.group_deadline_seconds),
             expires_after=timedelta(seconds=config.rollouts.schedule_to_start_seconds),
+            demand=demand_of(config.rollouts.demand, *needs[version]),
         )
         for i, version in enumerate(versions)
     ]

@@ -2,7 +2,7 @@
 
 Guarantees: what is aboard dies with its incarnation; what is to be stopped is stopped, and the dispatcher
 hears of it; on the way out what cannot end in time goes back to the queue.
-Does not: count slots: a grant is only given into a free one (`core.fleet.allot`)."""
+Does not: count slots: a grant is only given into a free one (`core.placement`)."""
 
 import asyncio
 from collections.abc import Sequence

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tiltyard.contracts.document import Document
-from tiltyard.contracts.task_spec import Name
+from tiltyard.contracts.task_spec import Name, Resources
+from tiltyard.core.capacity import Capacity
 from tiltyard.core.group import Estimator
 
 PolicyName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._/-]*@(latest|\d+)$")]
@@ -83,14 +84,42 @@ class RunBase(Document):
     deadline_seconds: float = Field(default=86_400, gt=0)
 
 
-class RolloutRules(Document):
-    """Time and retries of the rollouts of a run."""
+class Demand(Document):
+    """What one rollout takes of its runner."""
 
+    slots: int = Field(default=1, ge=1, le=100_000)
+    cpu: float | None = Field(default=None, ge=0, le=10_000)
+    """None: what the task's environment asks for, where its sandbox is on the runner."""
+    memory_mb: int | None = Field(default=None, ge=0, le=100_000_000)
+    """As `cpu`."""
+    gpu: int = Field(default=0, ge=0, le=1_000)
+
+
+class RolloutRules(Document):
+    """Place, share, time and retries of the rollouts of a run."""
+
+    pool: Name = "default"
+    """Runners that they go to."""
+    demand: Demand = Demand()
+    weight: float = Field(default=1.0, gt=0, le=1_000_000)
+    """Part of its tenant's share that the run gets, against the tenant's other runs."""
+    max_running: int | None = Field(default=None, ge=1)
+    """Most rollouts granted at once."""
     schedule_to_start_seconds: float = Field(default=3_600, gt=0)
     group_deadline_seconds: float = Field(default=600, gt=0)
     """Stragglers of a group are given up after this."""
     infrastructure_retries: int = Field(default=3, ge=0, le=100)
     grader_retries: int = Field(default=3, ge=0, le=100)
+
+
+def demand_of(demand: Demand, interface: str, resources: Resources) -> Capacity:
+    """What a rollout of a task takes: as the run says, else what its environment asks for.
+
+    An `answer` is only text to its runner: the sandbox that tries it out is the evaluator's."""
+    hosted = interface != "answer"
+    cpu = demand.cpu if demand.cpu is not None else resources.cpus if hosted else 0.0
+    memory = demand.memory_mb if demand.memory_mb is not None else resources.memory_mb if hosted else 0
+    return Capacity(slots=demand.slots, cpu=cpu, memory_mb=memory, gpu=demand.gpu)
 
 
 class SftRun(RunBase):

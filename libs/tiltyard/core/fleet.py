@@ -1,19 +1,22 @@
-"""When a silent runner is given up, what its rollouts then pay, and who gets the next grants.
+"""When a silent runner is given up, and what its rollouts then pay.
 
-Guarantees: nobody is given up in the first minute after the database returned or a clock jumped; a grant
-never exceeds a runner's free slots.
+Guarantees: nobody is given up in the first minute after the database returned or a clock jumped.
 Does not: stop the silent runner. It stops itself when its heartbeat touches no row
-(services/runner/heartbeat.py)."""
+(services/runner/heartbeat.py). Nor does it choose who gets a grant (`core.fairness`)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from tiltyard.core.capacity import NOTHING, Capacity
 
 HEARTBEAT_EVERY = timedelta(seconds=5)
 SILENT_AFTER = timedelta(seconds=30)
 RECOVERY_GRACE = timedelta(seconds=60)
 CLAIM_WITHIN = timedelta(seconds=60)
+LOWEST = 99
+"""A rank below every class of priority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,16 +25,22 @@ class Runner:
 
     incarnation: str
     last_heartbeat: datetime
-    slots: int
+    capacity: Capacity
+    pool: str = "default"
     aboard: int = 0
+    """Rollouts granted to it that have not ended."""
+    used: Capacity = NOTHING
+    """What those take."""
     draining: bool = False
     lonely: bool = False
     """Whether a rollout is aboard that must be alone: it gets nothing beside it."""
+    yields_to: int = LOWEST
+    """While rollouts aboard yield to work of this rank, what gets free goes to no lower one."""
 
     @property
-    def free(self) -> int:
-        """Rollouts that may be granted to it now."""
-        return 0 if self.draining or self.lonely else max(0, self.slots - self.aboard)
+    def room(self) -> Capacity:
+        """What may be granted to it now."""
+        return NOTHING if self.draining or self.lonely else self.capacity - self.used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,27 +78,3 @@ def after_loss(*, losses: int, was_alone_by_order: bool) -> AfterLoss:
     if was_alone_by_order:
         return AfterLoss.DEAD
     return AfterLoss.REQUEUE_ALONE if losses >= 2 else AfterLoss.REQUEUE
-
-
-def allot(queued: Sequence[tuple[str, bool]], runners: Iterable[Runner]) -> Mapping[str, list[str]]:
-    """Grants: incarnation → rollout ids, in queue order, each to the runner with most free slots.
-
-    `queued` holds (rollout id, must run alone). A lonely rollout goes only to an empty runner, and fills
-    it."""
-    hosts = [r for r in runners if r.free]
-    free = {r.incarnation: r.free for r in hosts}
-    empty = {r.incarnation for r in hosts if not r.aboard}
-    grants: dict[str, list[str]] = {}
-    for rollout, alone in queued:
-        choice = sorted(empty) if alone else sorted(free, key=lambda i: (-free[i], i))
-        if not choice and alone:
-            continue
-        if not choice:
-            break
-        chosen = choice[0]
-        grants.setdefault(chosen, []).append(rollout)
-        empty.discard(chosen)
-        free[chosen] -= free[chosen] if alone else 1
-        if not free[chosen]:
-            del free[chosen]
-    return grants

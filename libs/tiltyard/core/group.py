@@ -72,11 +72,13 @@ GRPO_EPSILON = 1e-4
 
 
 def settle(
-    members: Sequence[Member], rules: GroupRules, *, version: int, deadline: datetime, now: datetime
+    members: Sequence[Member], rules: GroupRules, *, version: int, deadline: datetime | None, now: datetime
 ) -> Settlement:
-    """Decide about one group while the run's newest policy version is `version`."""
+    """Decide about one group while the run's newest policy version is `version`.
+
+    `deadline` is None before its first grant: time in the queue does not count."""
     waiting = sum(m.state in IN_FLIGHT for m in members)
-    if waiting and now < deadline:
+    if waiting and (deadline is None or now < deadline):
         return Settlement(verdict=Verdict.WAIT, reason=f"{waiting} members on their way")
     if not rules.trains:
         return Settlement(verdict=Verdict.EVALUATED, reason="every member has ended")

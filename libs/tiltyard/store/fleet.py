@@ -4,6 +4,8 @@ Guarantees: a restarted runner supersedes its predecessor at once; an incarnatio
 transaction that takes its rollouts back.
 Does not: decide who is lost (`core.fleet`)."""
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
-from tiltyard.core.fleet import AfterLoss, GiveUp, Runner, after_loss
+from tiltyard.core.capacity import Capacity
+from tiltyard.core.fleet import LOWEST, AfterLoss, GiveUp, Runner, after_loss
 from tiltyard.core.outcome import Charge, Outcome
 from tiltyard.core.retry import Spent, retry
 from tiltyard.core.rollout import Actor, State
@@ -19,10 +22,32 @@ from tiltyard.store.attempts import budgets_of
 from tiltyard.store.moves import Key, end_attempts, keys_where, move
 
 
+class OtherVersion(RuntimeError):
+    """The dispatcher that leads runs another version of Tiltyard."""
+
+
 def join(
-    session: Session, incarnation: str, *, node: str, slots: int, version: str, pool: str = "default"
+    session: Session,
+    incarnation: str,
+    *,
+    node: str,
+    slots: int,
+    version: str,
+    pool: str = "default",
+    cpu: float = 0.0,
+    memory_mb: int = 0,
+    gpu: int = 0,
 ) -> None:
-    """Enter the fleet; older incarnations of the node are lost at once."""
+    """Enter the fleet; older incarnations of the node are lost at once. Raises `OtherVersion`."""
+    leads = session.execute(
+        text("SELECT version FROM leaderships WHERE name = :name AND lease_until > clock_timestamp()"),
+        {"name": DISPATCHER},
+    ).scalar()
+    if leads and leads != version:
+        raise OtherVersion(
+            f"this runner is of version {version}, its dispatcher of version {leads};"
+            f" install the same on both: pip install tiltyard=={leads}"
+        )
     older = session.execute(
         text("SELECT incarnation FROM runners WHERE node = :node AND alive FOR UPDATE"), {"node": node}
     ).scalars()
@@ -30,11 +55,40 @@ def join(
         lose(session, predecessor, reason=f"superseded by {incarnation}")
     session.execute(
         text(
-            "INSERT INTO runners (incarnation, node, pool, slots, version)"
-            " VALUES (:incarnation, :node, :pool, :slots, :version)"
+            "INSERT INTO runners (incarnation, node, pool, slots, cpu, memory_mb, gpu, version)"
+            " VALUES (:incarnation, :node, :pool, :slots, :cpu, :memory_mb, :gpu, :version)"
         ),
-        {"incarnation": incarnation, "node": node, "pool": pool, "slots": slots, "version": version},
+        {
+            "incarnation": incarnation,
+            "node": node,
+            "pool": pool,
+            "slots": slots,
+            "cpu": cpu,
+            "memory_mb": memory_mb,
+            "gpu": gpu,
+            "version": version,
+        },
     )
+
+
+DISPATCHER = "dispatcher"
+"""Name of the dispatcher's leadership."""
+
+
+class NoSuchNode(LookupError):
+    """No living runner is on a node of this name."""
+
+
+def drain(session: Session, node: str, *, draining: bool) -> None:
+    """Grant nothing more to the node's runner, or grant to it again; what it has aboard goes on.
+
+    Raises `NoSuchNode`."""
+    changed = session.execute(
+        text("UPDATE runners SET draining = :draining WHERE node = :node AND alive RETURNING incarnation"),
+        {"node": node, "draining": draining},
+    ).all()
+    if not changed:
+        raise NoSuchNode(f"no living runner is on node {node!r}; `tiltyard fleet show` lists the nodes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +122,74 @@ def leave(session: Session, incarnation: str) -> None:
     lose(session, incarnation, reason="left")
 
 
+_ALIVE = """
+SELECT n.incarnation, n.pool, n.last_heartbeat, n.slots, n.cpu, n.memory_mb, n.gpu, n.draining,
+    count(r.id) AS aboard, coalesce(bool_or(r.alone), false) AS lonely,
+    coalesce(sum(r.slots), 0)::bigint AS used_slots, coalesce(sum(r.cpu), 0)::float8 AS used_cpu,
+    coalesce(sum(r.memory_mb), 0)::bigint AS used_memory_mb, coalesce(sum(r.gpu), 0)::bigint AS used_gpu,
+    min(array_position(ARRAY['high', 'normal', 'low'], y.config->>'priority') - 1) AS yields_to
+FROM runners n
+LEFT JOIN rollouts r ON r.incarnation = n.incarnation
+    AND r.state IN ('GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING')
+LEFT JOIN runs y ON y.id = r.yields_to AND r.state = 'PREEMPTING' AND y.state = 'RUNNING'
+WHERE n.alive GROUP BY n.incarnation ORDER BY n.incarnation
+"""
+
+
 def alive(session: Session) -> list[Runner]:
-    """Living incarnations with how many rollouts each has aboard."""
-    rows = session.execute(
-        text(
-            "SELECT n.incarnation, n.last_heartbeat, n.slots, n.draining, count(r.id) AS aboard,"
-            " coalesce(bool_or(r.alone), false) AS lonely FROM runners n"
-            " LEFT JOIN rollouts r ON r.incarnation = n.incarnation"
-            " AND r.state IN ('GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING')"
-            " WHERE n.alive GROUP BY n.incarnation"
-        )
-    )
+    """Living incarnations with what each has aboard."""
     return [
         Runner(
             incarnation=r.incarnation,
+            pool=r.pool,
             last_heartbeat=r.last_heartbeat,
-            slots=r.slots,
+            capacity=Capacity(slots=r.slots, cpu=r.cpu, memory_mb=r.memory_mb, gpu=r.gpu),
             aboard=r.aboard,
+            used=Capacity(slots=r.used_slots, cpu=r.used_cpu, memory_mb=r.used_memory_mb, gpu=r.used_gpu),
             draining=r.draining,
             lonely=r.lonely,
+            yields_to=LOWEST if r.yields_to is None else r.yields_to,
         )
-        for r in rows
+        for r in session.execute(text(_ALIVE))
     ]
+
+
+class Unplaceable(ValueError):
+    """A run asks for a pool that nobody knows, or for more than any runner of it ever had."""
+
+
+DEFAULT_POOL = "default"
+
+
+def can_host(session: Session, pool: str, demands: Iterable[Capacity]) -> None:
+    """Raise `Unplaceable` unless each demand fits on some runner that the pool has, or has ever had.
+
+    A default pool that no runner has joined yet is taken at its word."""
+    sizes = [
+        Capacity(slots=r.slots, cpu=r.cpu, memory_mb=r.memory_mb, gpu=r.gpu)
+        for r in session.execute(
+            text("SELECT DISTINCT slots, cpu, memory_mb, gpu FROM runners WHERE pool = :pool"), {"pool": pool}
+        )
+    ]
+    if not sizes:
+        if pool != DEFAULT_POOL:
+            raise Unplaceable(_unknown(session, pool))
+        return
+    for demand in demands:
+        if not any(demand.fits(size) for size in sizes):
+            best = min(sizes, key=lambda size: (len(demand.lacking(size)), -size.slots))
+            raise Unplaceable(
+                f"a rollout of this run asks for more than any runner of pool {pool!r} ever had:"
+                f" {', '.join(demand.lacking(best))}; ask for less under rollouts.demand, or add a larger"
+                " runner"
+            )
+
+
+def _unknown(session: Session, pool: str) -> str:
+    known = sorted({DEFAULT_POOL, *session.execute(text("SELECT DISTINCT pool FROM runners")).scalars()})
+    near = difflib.get_close_matches(pool, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+    return f"no runner has ever joined a pool {pool!r}{hint}"
 
 
 def lose(session: Session, lost: GiveUp | str, reason: str = "") -> list[str]:

@@ -23,7 +23,8 @@ class OpenGroup:
 
     id: str
     run_id: str
-    deadline: datetime
+    deadline: datetime | None
+    """None before its first grant."""
     members: tuple[Member, ...]
     keys: tuple[Key, ...]
     """In the order of `members`."""

@@ -27,20 +27,23 @@ class Leader:
     trusted_since: datetime
 
 
-def lead(session: Session, name: str, holder: str, *, term: timedelta = TERM) -> Leader | None:
-    """Take or renew leadership; None while another holder's lease runs."""
+def lead(
+    session: Session, name: str, holder: str, *, term: timedelta = TERM, version: str = ""
+) -> Leader | None:
+    """Take or renew leadership; None while another holder's lease runs. `version` is the holder's."""
     row = session.execute(
         text(
-            "INSERT INTO leaderships AS l (name, holder, epoch, lease_until)"
-            " VALUES (:name, :holder, 1, clock_timestamp() + :term)"
-            " ON CONFLICT (name) DO UPDATE SET holder = :holder, lease_until = clock_timestamp() + :term,"
+            "INSERT INTO leaderships AS l (name, holder, epoch, version, lease_until)"
+            " VALUES (:name, :holder, 1, :version, clock_timestamp() + :term)"
+            " ON CONFLICT (name) DO UPDATE SET holder = :holder, version = :version,"
+            "   lease_until = clock_timestamp() + :term,"
             "   epoch = l.epoch + CASE WHEN l.holder = :holder THEN 0 ELSE 1 END,"
             "   trusted_since = CASE WHEN l.lease_until < clock_timestamp() THEN clock_timestamp()"
             "                   ELSE l.trusted_since END"
             " WHERE l.holder = :holder OR l.lease_until < clock_timestamp()"
             " RETURNING epoch, trusted_since"
         ),
-        {"name": name, "holder": holder, "term": term},
+        {"name": name, "holder": holder, "term": term, "version": version},
     ).one_or_none()
     if row is None:
         return None

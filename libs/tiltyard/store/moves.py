@@ -42,7 +42,7 @@ WITH asked AS (
     WHERE r.state = ANY(:starts) ORDER BY r.id FOR UPDATE OF r
 ), moved AS (
     UPDATE rollouts r SET state = :end, seq = r.seq + 1, updated_at = clock_timestamp(),
-        fence = r.fence + CASE WHEN held.start = ANY(:raising) THEN 1 ELSE 0 END {sets}
+        fence = r.fence + CASE WHEN held.start = ANY(:raising) THEN 1 ELSE 0 END {queued} {sets}
     FROM held WHERE r.id = held.id
     RETURNING r.id, r.seq, held.start, r.fence, r.run_id, r.group_id
 ), written AS (
@@ -51,6 +51,13 @@ WITH asked AS (
 )
 SELECT id, fence, run_id, group_id FROM moved
 """
+
+
+_QUEUED = (
+    ", queued_at = clock_timestamp(), yields_to = NULL,"
+    " expires_at = clock_timestamp() + (r.expires_at - r.queued_at)"
+)
+"""Schedule-to-start begins anew, as long as it was when the rollout was planned."""
 
 
 def move(
@@ -74,7 +81,8 @@ def move(
     raising = [str(s) for s in starts if move_between(s, end, actor).raises_fence(actor)]
     if not wanted:
         return []
-    statement = text(_MOVE.format(sets=sets)).bindparams(
+    queued = _QUEUED if end is State.QUEUED else ""
+    statement = text(_MOVE.format(sets=sets, queued=queued)).bindparams(
         bindparam("ids", type_=ARRAY(Text)),
         bindparam("fences", type_=ARRAY(BIGINT)),
         bindparam("starts", type_=ARRAY(Text)),

@@ -3,14 +3,15 @@
 Guarantees: a group and its members are planned together, and a grant makes the attempt's row.
 Does not: touch a state but through `store.moves`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import Text, bindparam, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
+from tiltyard.core.capacity import ONE_SLOT, Capacity
 from tiltyard.core.outcome import Outcome
 from tiltyard.core.rollout import Actor, State
 from tiltyard.store.database import new_id
@@ -26,7 +27,10 @@ class NewGroup:
     index: int
     size: int
     deadline_after: timedelta
+    """Patience with stragglers, from the first grant on."""
     expires_after: timedelta
+    """Schedule-to-start of each member, from each time that it is queued."""
+    demand: Capacity = ONE_SLOT
 
 
 def plan(session: Session, groups: Sequence[NewGroup]) -> list[str]:
@@ -40,15 +44,19 @@ def plan(session: Session, groups: Sequence[NewGroup]) -> list[str]:
             "version_id": g.version_id,
             "index": g.index,
             "size": g.size,
-            "deadline": g.deadline_after,
+            "patience": g.deadline_after,
             "expires": g.expires_after,
+            "slots": g.demand.slots,
+            "cpu": g.demand.cpu,
+            "memory_mb": g.demand.memory_mb,
+            "gpu": g.demand.gpu,
         }
         for g in groups
     ]
     session.execute(
         text(
-            'INSERT INTO groups (id, run_id, version_id, "index", size, deadline)'
-            " VALUES (:id, :run_id, :version_id, :index, :size, clock_timestamp() + :deadline)"
+            'INSERT INTO groups (id, run_id, version_id, "index", size, patience)'
+            " VALUES (:id, :run_id, :version_id, :index, :size, :patience)"
         ),
         group_rows,
     )
@@ -57,8 +65,9 @@ def plan(session: Session, groups: Sequence[NewGroup]) -> list[str]:
     ]
     session.execute(
         text(
-            "INSERT INTO rollouts (id, run_id, group_id, version_id, member, seq, expires_at)"
-            " VALUES (:id, :run_id, :group_id, :version_id, :member, 1, clock_timestamp() + :expires)"
+            "INSERT INTO rollouts (id, run_id, group_id, version_id, member, seq, queued_at, expires_at,"
+            " slots, cpu, memory_mb, gpu) VALUES (:id, :run_id, :group_id, :version_id, :member, 1,"
+            " statement_timestamp(), statement_timestamp() + :expires, :slots, :cpu, :memory_mb, :gpu)"
         ),
         members,
     )
@@ -79,22 +88,28 @@ class Granting:
     key: Key
     incarnation: str
     traceparent: str
+    rank: int | None = None
+    """Class that it was served in."""
 
 
 def grant(session: Session, grants: Sequence[Granting]) -> list[Moved]:
     """QUEUED → GRANTED with a new fence and a new attempt row each."""
     by_id = {g.key.rollout_id: g for g in grants}
     moved: list[Moved] = []
-    for incarnation in sorted({g.incarnation for g in grants}):
+    batches: dict[tuple[str, int | None], list[Key]] = {}
+    for g in grants:
+        batches.setdefault((g.incarnation, g.rank), []).append(g.key)
+    for (incarnation, rank), keys in sorted(batches.items(), key=str):
         moved += move(
             session,
-            [g.key for g in grants if g.incarnation == incarnation],
+            keys,
             State.GRANTED,
             actor=Actor.DISPATCHER,
-            sets=", incarnation = :incarnation, granted_at = statement_timestamp()",
-            values={"incarnation": incarnation},
+            sets=", incarnation = :incarnation, granted_at = statement_timestamp(), rank = :rank",
+            values={"incarnation": incarnation, "rank": rank},
         )
     if moved:
+        _start_clocks(session, {m.group_id for m in moved})
         session.execute(
             text(
                 "INSERT INTO attempts (rollout_id, fence, incarnation, traceparent)"
@@ -111,6 +126,17 @@ def grant(session: Session, grants: Sequence[Granting]) -> list[Moved]:
             ],
         )
     return moved
+
+
+def _start_clocks(session: Session, group_ids: Iterable[str]) -> None:
+    """Stragglers of a group are waited for from its first grant on."""
+    session.execute(
+        text(
+            "UPDATE groups SET deadline = clock_timestamp() + patience"
+            " WHERE id = ANY(:ids) AND deadline IS NULL"
+        ),
+        {"ids": sorted(group_ids)},
+    )
 
 
 def cancel(session: Session, keys: Sequence[Key], *, actor: Actor, reason: str) -> None:
@@ -141,33 +167,3 @@ _CANCELLED_AT_ONCE = (
     State.READY,
     State.TRAINING,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
-    """A rollout that waits for a grant."""
-
-    key: Key
-    run_id: str
-    alone: bool
-    created_at: datetime
-
-
-def queued(session: Session, limit: int) -> list[Queued]:
-    """Rollouts that may be granted now: groups in the order of their planning, high priority first."""
-    rows = session.execute(
-        text(
-            "SELECT r.id, r.fence, r.run_id, r.alone, r.created_at FROM rollouts r JOIN runs run ON run.id"
-            " = r.run_id"
-            " WHERE r.state = 'QUEUED' AND r.not_before <= clock_timestamp() AND run.state = 'RUNNING'"
-            " ORDER BY CASE run.config->>'priority' WHEN 'high' THEN 0 WHEN 'normal' THEN 1 ELSE 2 END, r.id"
-            " LIMIT :limit FOR UPDATE OF r SKIP LOCKED"
-        ),
-        {"limit": limit},
-    )
-    return [
-        Queued(
-            key=Key(rollout_id=r.id, fence=r.fence), run_id=r.run_id, alone=r.alone, created_at=r.created_at
-        )
-        for r in rows
-    ]

@@ -13,9 +13,10 @@ from pydantic import TypeAdapter
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from tiltyard.contracts.run_config import EvaluationRun, RunConfig, SftRun, TrainRun
+from tiltyard.contracts.run_config import EvaluationRun, RunConfig, SftRun, TrainRun, demand_of
+from tiltyard.contracts.task_spec import Resources
 from tiltyard.core.rollout import Actor
-from tiltyard.store import policies
+from tiltyard.store import fleet, policies, tenants
 from tiltyard.store.database import new_id
 from tiltyard.store.moves import keys_where
 from tiltyard.store.rollouts import cancel
@@ -55,12 +56,17 @@ class RunRow:
 def create(session: Session, tenant_id: str, config: SftRun | TrainRun | EvaluationRun) -> str:
     """Insert a PENDING run and return its id.
 
-    Raises `NameTaken`, `NothingToRun`, or `policies.NoSuchPolicy`."""
+    Raises `NameTaken`, `NothingToRun`, `policies.NoSuchPolicy`, `fleet.Unplaceable` or
+    `tenants.QueueFull`."""
+    tenants.has_room(session, tenant_id)
     policy = (
         policies.resolve(session, tenant_id, config.policy)
         if isinstance(config.policy, str)
         else policies.Reference(run_id=None, version=None)
     )
+    taskset = None if isinstance(config, SftRun) else _taskset(session, tenant_id, config.taskset)
+    if not isinstance(config, SftRun):
+        _is_placeable(session, config, taskset)
     run_id = new_id()
     made = session.execute(
         text(
@@ -76,7 +82,7 @@ def create(session: Session, tenant_id: str, config: SftRun | TrainRun | Evaluat
             "name": config.name,
             "kind": config.kind,
             "config": config.model_dump_json(),
-            "taskset": None if isinstance(config, SftRun) else _taskset(session, tenant_id, config.taskset),
+            "taskset": taskset,
             "policy_run": policy.run_id,
             "policy_version": policy.version,
             "deadline": timedelta(seconds=config.deadline_seconds),
@@ -85,6 +91,22 @@ def create(session: Session, tenant_id: str, config: SftRun | TrainRun | Evaluat
     if made is None:
         raise NameTaken(f"a run named {config.name!r} exists; choose another name")
     return run_id
+
+
+def _is_placeable(session: Session, config: TrainRun | EvaluationRun, taskset: str | None) -> None:
+    rows = session.execute(
+        text(
+            "SELECT DISTINCT v.public->'interface'->>'kind' AS kind, v.public->'environment'->'resources' AS"
+            " resources FROM taskset_members m JOIN task_versions v ON v.id = m.version_id"
+            " WHERE m.taskset_id = :taskset AND v.state = 'ACTIVE'"
+        ),
+        {"taskset": taskset},
+    )
+    rules = config.rollouts
+    demands = [
+        demand_of(rules.demand, r.kind or "answer", Resources.model_validate(r.resources or {})) for r in rows
+    ]
+    fleet.can_host(session, rules.pool, demands)
 
 
 def _taskset(session: Session, tenant_id: str, name: str) -> str:
@@ -229,6 +251,18 @@ def planned_versions(session: Session, run: RunRow) -> list[str]:
             {"taskset": run.taskset_id},
         ).scalars()
     )
+
+
+def needs(session: Session, version_ids: Sequence[str]) -> dict[str, tuple[str, Resources]]:
+    """What each task version asks of a runner: the kind of its interface, and its environment's resources."""
+    rows = session.execute(
+        text(
+            "SELECT id, public->'interface'->>'kind' AS kind, public->'environment'->'resources' AS resources"
+            " FROM task_versions WHERE id = ANY(:ids)"
+        ),
+        {"ids": sorted(set(version_ids))},
+    )
+    return {r.id: (r.kind or "answer", Resources.model_validate(r.resources or {})) for r in rows}
 
 
 def unplanned_versions(session: Session, run: RunRow) -> list[str]:

@@ -3,7 +3,7 @@
 Guarantees: what must not be lost is a row here; times are the database's, in UTC.
 Does not: hold large things; those are objects, and rows hold their keys."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKey,
     Identity,
     Index,
+    Interval,
     MetaData,
     Text,
     text,
@@ -37,6 +38,7 @@ class Base(DeclarativeBase):
     type_annotation_map = {  # noqa: RUF012 - read by SQLAlchemy
         str: Text,
         datetime: DateTime(timezone=True),
+        timedelta: Interval,
         dict[str, Any]: JSONB,
         int: BigInteger,
     }
@@ -48,11 +50,19 @@ def _one_of(column: str, *values: str) -> CheckConstraint:
 
 
 class Tenant(Base):
-    """Who owns tasks and runs."""
+    """Who owns tasks and runs, and what part of a contended pool is theirs."""
 
     __tablename__ = "tenants"
+    __table_args__ = (
+        CheckConstraint("weight > 0", name="weight"),
+        CheckConstraint("max_running >= 0 AND max_queued >= 0", name="caps"),
+    )
     id: Mapped[str] = mapped_column(primary_key=True)
     weight: Mapped[float] = mapped_column(server_default="1")
+    max_running: Mapped[int | None]
+    """Most rollouts aboard at once; None: no cap."""
+    max_queued: Mapped[int | None]
+    """QUEUED rollouts at which no new run is taken; None: no cap."""
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
@@ -202,7 +212,10 @@ class Group(Base):
     state: Mapped[str] = mapped_column(server_default="OPEN")
     reason: Mapped[str] = mapped_column(server_default="")
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    deadline: Mapped[datetime]
+    patience: Mapped[timedelta] = mapped_column(server_default=text("interval '10 minutes'"))
+    """How long stragglers are waited for."""
+    deadline: Mapped[datetime | None]
+    """`patience` after its first grant; None before that, and while members were preempted."""
     settled_at: Mapped[datetime | None]
 
 
@@ -213,7 +226,7 @@ class Rollout(Base):
     __table_args__ = (
         Index("uq_rollouts_group_id_member", "group_id", "member", unique=True),
         _one_of("state", *(str(s) for s in State)),
-        Index("ix_rollouts_queued", "not_before", postgresql_where=text("state = 'QUEUED'")),
+        Index("ix_rollouts_queued", "run_id", "id", postgresql_where=text("state = 'QUEUED'")),
         Index(
             "ix_rollouts_aboard",
             "incarnation",
@@ -233,9 +246,22 @@ class Rollout(Base):
     """Number of its last transition."""
     incarnation: Mapped[str | None]
     granted_at: Mapped[datetime | None]
+    queued_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    """When it was last queued."""
     not_before: Mapped[datetime] = mapped_column(server_default=NOW)
     expires_at: Mapped[datetime]
-    """Schedule-to-start."""
+    """Schedule-to-start, counted from `queued_at`."""
+    slots: Mapped[int] = mapped_column(server_default="1")
+    """With `cpu`, `memory_mb` and `gpu`: what it takes of its runner."""
+    cpu: Mapped[float] = mapped_column(server_default="0")
+    memory_mb: Mapped[int] = mapped_column(server_default="0")
+    gpu: Mapped[int] = mapped_column(server_default="0")
+    rank: Mapped[int | None]
+    """Class in which its last grant was served; 0 is the highest."""
+    preemptions: Mapped[int] = mapped_column(server_default="0")
+    """How often it was told to yield; free of charge."""
+    yields_to: Mapped[str | None] = mapped_column(ForeignKey("runs.id"))
+    """While PREEMPTING: the run that its place is kept for."""
     infrastructure_failures: Mapped[int] = mapped_column(server_default="0")
     losses: Mapped[int] = mapped_column(server_default="0")
     """Incarnations lost while it was aboard."""
@@ -332,12 +358,16 @@ class RunnerRow(Base):
     __tablename__ = "runners"
     __table_args__ = (
         Index("ix_runners_alive", "node", postgresql_where=text("alive")),
+        Index("ix_runners_pool", "pool"),
         {"postgresql_with": {"fillfactor": 50}},
     )
     incarnation: Mapped[str] = mapped_column(primary_key=True)
     node: Mapped[str]
     pool: Mapped[str] = mapped_column(server_default="default")
     slots: Mapped[int]
+    cpu: Mapped[float] = mapped_column(server_default="0")
+    memory_mb: Mapped[int] = mapped_column(server_default="0")
+    gpu: Mapped[int] = mapped_column(server_default="0")
     alive: Mapped[bool] = mapped_column(server_default="true")
     draining: Mapped[bool] = mapped_column(server_default="false")
     version: Mapped[str]
@@ -345,6 +375,35 @@ class RunnerRow(Base):
     last_heartbeat: Mapped[datetime] = mapped_column(server_default=NOW)
     ended_at: Mapped[datetime | None]
     reason: Mapped[str] = mapped_column(server_default="")
+
+
+class PoolRow(Base):
+    """A cap on a pool; a pool without a row has none."""
+
+    __tablename__ = "pools"
+    __table_args__ = (CheckConstraint("max_running >= 0", name="cap"),)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    max_running: Mapped[int | None]
+    """Most rollouts aboard at once; None: no cap."""
+
+
+class Account(Base):
+    """How far a tenant, or one of its runs, is behind its share of a pool; the leader alone writes it."""
+
+    __tablename__ = "accounts"
+    __table_args__ = ({"postgresql_with": {"fillfactor": 50}},)
+    pool: Mapped[str] = mapped_column(primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    """Empty: the tenant's own account."""
+    deficit: Mapped[float] = mapped_column(server_default="0")
+    """Share-seconds that it is owed."""
+    held: Mapped[float] = mapped_column(server_default="0")
+    """Dominant share after the last turn."""
+    waited: Mapped[bool] = mapped_column(server_default="false")
+    """Whether the last turn left work of it waiting."""
+    granted_at: Mapped[datetime | None]
+    updated_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
 class PolicyVersion(Base):
@@ -399,6 +458,8 @@ class Leadership(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     holder: Mapped[str]
     epoch: Mapped[int]
+    version: Mapped[str] = mapped_column(server_default="")
+    """Of Tiltyard, as the holder has it installed; empty: untold."""
     lease_until: Mapped[datetime]
     trusted_since: Mapped[datetime] = mapped_column(server_default=NOW)
     """Since when silence may be counted against a runner."""

@@ -1,8 +1,10 @@
-"""Tenants: who owns tasks and runs.
+"""Tenants: who owns tasks and runs, and what of the fleet is theirs.
 
-Guarantees: the tenant of a local stack exists before anything is written under it.
+Guarantees: the tenant of a local stack exists before anything is written under it; a tenant past its cap of
+QUEUED rollouts gets no new run.
 Does not: hold people or tokens; a token maps to a tenant in the registry's settings."""
 
+from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -15,3 +17,41 @@ DEFAULT = "default"
 def ensure(session: Session, tenant_id: str = DEFAULT) -> None:
     """Make the tenant unless it exists."""
     session.execute(insert(Tenant).values(id=tenant_id).on_conflict_do_nothing())
+
+
+class QueueFull(RuntimeError):
+    """The tenant has as many QUEUED rollouts as it may: try again later."""
+
+
+def has_room(session: Session, tenant_id: str) -> None:
+    """Raise `QueueFull` when the tenant is at its cap of QUEUED rollouts; without a cap none is counted."""
+    cap = session.execute(
+        text("SELECT max_queued FROM tenants WHERE id = :id"), {"id": tenant_id}
+    ).scalar_one_or_none()
+    if cap is None:
+        return
+    waiting = session.execute(
+        text(
+            "SELECT count(*) FROM rollouts r JOIN runs run ON run.id = r.run_id"
+            " WHERE r.state = 'QUEUED' AND run.tenant_id = :id"
+        ),
+        {"id": tenant_id},
+    ).scalar_one()
+    if waiting >= cap:
+        raise QueueFull(
+            f"tenant {tenant_id!r} has {waiting} rollouts queued, and may have {cap}: wait until some have"
+            " been granted, or cancel a run"
+        )
+
+
+def limit(
+    session: Session, tenant_id: str, *, weight: float, max_running: int | None, max_queued: int | None
+) -> None:
+    """Set a tenant's weight and caps, making the tenant where there is none."""
+    ensure(session, tenant_id)
+    session.execute(
+        text(
+            "UPDATE tenants SET weight = :weight, max_running = :running, max_queued = :queued WHERE id = :id"
+        ),
+        {"id": tenant_id, "weight": weight, "running": max_running, "queued": max_queued},
+    )

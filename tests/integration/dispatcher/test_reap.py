@@ -194,6 +194,8 @@ def test_the_ledger_balances_after_everything_was_reaped(world: World, run: str,
     )
 
     turn()
+    assert set(world.states(ids)) == {"QUEUED", "EXPIRED", "CANCELLED"}
+    world.sql("UPDATE rollouts SET expires_at = clock_timestamp()")
     turn()
 
     assert set(world.states(ids)) == {"EXPIRED", "CANCELLED"}

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from tests.integration.store.world import TRACE, World
 from tiltyard.core.outcome import Outcome, ruling
 from tiltyard.core.rollout import Actor, State
-from tiltyard.store import attempts, rollouts
+from tiltyard.store import attempts, pools
 from tiltyard.store.moves import Key, move
 
 INVALID = [o for o in Outcome if not ruling(o).valid]
@@ -201,9 +201,9 @@ def test_a_failure_backs_off_before_the_next_grant(world: World, run: str) -> No
 
     with world.work() as session:
         attempts.fail(session, failed)
-        assert rollouts.queued(session, 10) == []
+        assert set(pools.market(session).keys) == set()
         session.execute(text("UPDATE rollouts SET not_before = clock_timestamp()"))
-        assert [q.key.rollout_id for q in rollouts.queued(session, 10)] == [rollout]
+        assert set(pools.market(session).keys) == {rollout}
 
 
 def test_a_failure_that_was_fenced_off_is_charged_to_nobody(world: World, run: str) -> None:

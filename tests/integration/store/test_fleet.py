@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from tests.integration.store.world import World
+from tiltyard.core.capacity import NOTHING
 from tiltyard.core.fleet import GiveUp, Runner
 from tiltyard.core.rollout import Actor, State
 from tiltyard.store import fleet, rollouts
@@ -88,7 +89,7 @@ def test_a_draining_runner_learns_it_by_its_heartbeat(world: World) -> None:
 
     assert orders is not None
     assert orders.draining
-    assert _alive(world)[me].free == 0
+    assert _alive(world)[me].room == NOTHING
 
 
 def test_a_runner_carries_what_was_granted_until_it_ended(world: World, run: str) -> None:

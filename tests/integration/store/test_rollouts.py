@@ -86,24 +86,6 @@ def test_two_that_grant_at_once_grant_once(world: World, run: str) -> None:
     assert world.value("SELECT count(*) FROM attempts") == 8
 
 
-def test_the_queue_is_served_by_priority_then_age(world: World) -> None:
-    low, normal, high = (world.group(world.train(priority=p), 1) for p in ("low", "normal", "high"))
-    later = world.group(world.train(priority="high"), 1)
-
-    with world.work() as session:
-        order = [q.key.rollout_id for q in rollouts.queued(session, 10)]
-
-    assert order == [*high, *later, *normal, *low]
-
-
-def test_only_rollouts_of_running_runs_wait_for_grants(world: World, run: str) -> None:
-    world.group(run)
-    world.sql("UPDATE runs SET state = 'COMPLETED' WHERE id = :run", run=run)
-
-    with world.work() as session:
-        assert rollouts.queued(session, 10) == []
-
-
 @pytest.mark.parametrize(
     ("state", "end"),
     [

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from tiltyard.contracts.http import TaskSubmission
 from tiltyard.contracts.run_config import EvaluationRun, FreshPolicy, SftRun, TrainRun
 from tiltyard.contracts.task_spec import AnswerComponent, Oracle, TaskSpec, Verifier
+from tiltyard.core.capacity import ONE_SLOT, Capacity
 from tiltyard.core.outcome import Outcome
 from tiltyard.core.rollout import MOVES, Actor, State, move_between
 from tiltyard.store import attempts, fleet, gradings, policies, rollouts, runs, tasks, tenants
@@ -61,7 +62,9 @@ class World:
         self._made += 1
         return f"{prefix}-{self._made}"
 
-    def tasks(self, taskset: str, count: int = 1, *, state: str = "ACTIVE") -> list[str]:
+    def tasks(
+        self, taskset: str, count: int = 1, *, state: str = "ACTIVE", tenant: str = TENANT
+    ) -> list[str]:
         """Ids of new task versions in the taskset."""
         submissions = [
             TaskSubmission(
@@ -76,8 +79,8 @@ class World:
             for _ in range(count)
         ]
         with self.work() as session:
-            tenants.ensure(session, TENANT)
-            made = [a.version_id for a in tasks.submit(session, TENANT, submissions)]
+            tenants.ensure(session, tenant)
+            made = [a.version_id for a in tasks.submit(session, tenant, submissions)]
             session.execute(
                 text("UPDATE task_versions SET state = :state WHERE id = ANY(:ids)"),
                 {"state": state, "ids": made},
@@ -91,10 +94,10 @@ class World:
             config = SftRun(kind="sft", name=self.name("sft"), dataset="sha256:" + "0" * 64)
             return runs.create(session, TENANT, config)
 
-    def train(self, *, tasks: int = 1, published: bool = True, **changes: Any) -> str:
+    def train(self, *, tasks: int = 1, published: bool = True, tenant: str = TENANT, **changes: Any) -> str:
         """A RUNNING training run over `tasks` tasks, with policy version 0 unless not `published`."""
         taskset = self.name("set")
-        self.tasks(taskset, tasks)
+        self.tasks(taskset, tasks, tenant=tenant)
         document = {
             "kind": "train",
             "name": self.name("run"),
@@ -103,7 +106,7 @@ class World:
             **changes,
         }
         with self.work() as session:
-            run = runs.create(session, TENANT, TrainRun.model_validate(document))
+            run = runs.create(session, tenant, TrainRun.model_validate(document))
             runs.start(session, run)
             if published:
                 policies.publish(session, run, 0, step=None, prefix="p/", files={}, checkpoint=True)
@@ -126,7 +129,15 @@ class World:
         with self.work() as session:
             return runs.create(session, TENANT, EvaluationRun.model_validate(document))
 
-    def group(self, run: str, size: int = 2, *, deadline: timedelta = HOUR) -> list[str]:
+    def group(
+        self,
+        run: str,
+        size: int = 2,
+        *,
+        deadline: timedelta = HOUR,
+        expires: timedelta = HOUR,
+        demand: Capacity = ONE_SLOT,
+    ) -> list[str]:
         """Plan one group over the run's first task; its rollouts' ids."""
         with self.work() as session:
             row = runs.get(session, run)
@@ -138,14 +149,18 @@ class World:
                 index=planned - 1,
                 size=size,
                 deadline_after=deadline,
-                expires_after=HOUR,
+                expires_after=expires,
+                demand=demand,
             )
             return rollouts.plan(session, [group])
 
-    def join(self, incarnation: str = "", *, node: str = "", slots: int = 8) -> str:
+    def join(
+        self, incarnation: str = "", *, node: str = "", slots: int = 8, version: str = "test", **more: Any
+    ) -> str:
+        """A runner; `more` may name its pool, cpu, memory_mb and gpu."""
         incarnation = incarnation or self.name("runner")
         with self.work() as session:
-            fleet.join(session, incarnation, node=node or incarnation, slots=slots, version="test")
+            fleet.join(session, incarnation, node=node or incarnation, slots=slots, version=version, **more)
         return incarnation
 
     def row(self, rollout: str) -> RolloutRow:
