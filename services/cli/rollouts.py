@@ -156,27 +156,3 @@ def _waterfall(spans: "tuple[Span, ...]") -> "Text":
         drawn.append(" " * left).append("█" * width, style=style).append(" " * (LANE - left - width))
         drawn.append(f"{row.duration_ms:>10.1f} ms\n")
     return drawn
-
-
-@click.group()
-def fleet() -> None:
-    """Show the runners."""
-
-
-@fleet.command("show")
-@click.option("--ended", is_flag=True, help="Those that have ended too.")
-@reporting
-@reaching
-def show_fleet(out: Output, client: "Client", ended: bool) -> None:
-    """Show runner incarnations and what they have aboard.
-
-    \b
-      tiltyard fleet show --ended
-    """
-    runners = client.fleet(ended=ended)
-    rows = [
-        (r.incarnation, r.node, r.pool, "ready" if r.alive else "ended", f"{r.aboard}/{r.slots}", r.version)
-        for r in runners
-    ]
-    columns = ["incarnation", "node", "pool", "state", "aboard#", "version"]
-    out.result({"runners": list(runners)}, lambda: out.table(columns, rows))

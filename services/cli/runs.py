@@ -5,7 +5,7 @@ Does not: keep a run alive; interrupting `--watch` leaves it running."""
 
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -167,6 +167,21 @@ def _ledger(out: Output, view: "LedgerView") -> object:
         ("ledger", "balanced" if view.balanced else "disagrees"),
     ]
     return out.table(["", ""], rows)
+
+
+@run.command()
+@click.argument("reference", metavar="RUN")
+@click.argument("to", metavar="PRIORITY", type=click.Choice(["high", "normal", "low"]))
+@reporting
+@reaching
+def priority(out: Output, client: "Client", reference: str, to: Literal["high", "normal", "low"]) -> None:
+    """Serve a run in another class from now on: high, normal or low.
+
+    \b
+      tiltyard run priority demo-0-rl high
+    """
+    view = client.prioritise_run(reference, to)
+    out.result(view, lambda: f"{view.name} is {view.config.priority}")
 
 
 @run.command()

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from tiltyard.contracts.run_config import EvaluationRun, SftRun, TrainRun, demand_of
 from tiltyard.core.plan import TrainPlan, room, room_in_evaluation
 from tiltyard.core.sampler import draws
-from tiltyard.store import groups, leadership, policies, rollouts, runs
+from tiltyard.store import groups, leadership, policies, rollouts, runs, tenants
 from tiltyard.store.database import UnitOfWork
 from tiltyard.store.leadership import Leader
 from tiltyard.store.rollouts import NewGroup
@@ -24,7 +24,7 @@ def plan_groups(work: UnitOfWork, leader: Leader, run: RunRow) -> int:
     with work() as session:
         leadership.still(session, leader)
         versions = _next_versions(session, run, run.config)
-        if not versions:
+        if not versions or tenants.is_full(session, run.tenant_id):
             return 0
         planned = runs.count_planned(session, run.id, len(versions))
         if planned is None:

@@ -6,7 +6,7 @@ Does not: open connections; `Ports` brings them."""
 from fastapi import FastAPI
 
 from services.registry import openapi
-from services.registry.api import artifacts, health, rollouts, runs, tasks
+from services.registry.api import artifacts, fleet, health, rollouts, runs, tasks
 from services.registry.console import entry, routes
 from services.registry.console.page import Pages
 from services.registry.gauges import Gauges, Timed
@@ -35,7 +35,7 @@ def create_app(
     app.state.ledgers = Recent()
     problem.install(app, refuse, EXPECTED)
     app.add_exception_handler(entry.LoggedOut, entry.on_logged_out)
-    for module in (tasks, artifacts, runs, rollouts, health, entry, routes):
+    for module in (tasks, artifacts, runs, rollouts, fleet, health, entry, routes):
         app.include_router(module.router)
     app.add_middleware(
         Gate,

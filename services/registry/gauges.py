@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from services.registry.ports import Ports
 from tiltyard.core.outcome import RULINGS
 from tiltyard.core.rollout import State
+from tiltyard.store.views import queue
 from tiltyard.telemetry.metrics import Metrics
 
 FRESH = 5.0
@@ -44,6 +45,9 @@ class Gauges:
             "tasks": metrics.gauge("task_versions", "Task versions by state.", ("state",)),
             "runners": metrics.gauge("runners", "Runner incarnations.", ("state",)),
         }
+        self._desired = metrics.gauge(
+            "runners_desired", "Runners that would hold all that is aboard or may be granted.", ("pool",)
+        )
         self._requests = metrics.counter("http_requests", "Requests answered.", ("method", "route", "status"))
         self._seconds = metrics.histogram(
             "http_request_seconds", "Time to answer a request.", ("method", "route")
@@ -65,6 +69,8 @@ class Gauges:
         if now - self._counted_at >= FRESH:
             self._counted_at = now
             self._set(await ports.work.run(_count))
+            for pool, runners in (await ports.work.run(queue.desired)).items():
+                self._desired.labels(pool).set(runners)
         return self._metrics.exposition()
 
     def _set(self, counted: Mapping[str, Mapping[str, int]]) -> None:

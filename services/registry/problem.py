@@ -6,18 +6,26 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tiltyard.objects import ObjectError, ObjectMissing, ObjectStoreUnavailable
+from tiltyard.store.fleet import NoSuchNode, Unplaceable
 from tiltyard.store.idempotency import OtherRequest
 from tiltyard.store.policies import NoSuchPolicy
-from tiltyard.store.runs import NameTaken, NoSuchRun, NothingToRun
+from tiltyard.store.runs import HasEnded, NameTaken, NoSuchRun, NothingToRun
+from tiltyard.store.tenants import QueueFull
 from tiltyard.web.problem import Refusal
 
 RETRY_SECONDS = "2"
+QUEUE_SECONDS = "15"
+"""When to ask again for a run that a full queue refused."""
 EXPECTED = (
     OtherRequest,
     NameTaken,
     NoSuchRun,
     NothingToRun,
     NoSuchPolicy,
+    HasEnded,
+    NoSuchNode,
+    QueueFull,
+    Unplaceable,
     ObjectError,
     DBAPIError,
     PoolTimeout,
@@ -31,12 +39,14 @@ def refuse(error: Exception) -> Refusal | None:
             return Refusal(
                 409, "this Idempotency-Key was used for another request; take a new key for new content"
             )
-        case NameTaken():
+        case NameTaken() | HasEnded():
             return Refusal(409, str(error))
-        case NoSuchRun() | ObjectMissing():
+        case NoSuchRun() | NoSuchNode() | ObjectMissing():
             return Refusal(404, str(error))
-        case NothingToRun() | NoSuchPolicy():
+        case NothingToRun() | NoSuchPolicy() | Unplaceable():
             return Refusal(422, str(error))
+        case QueueFull():
+            return Refusal(429, str(error), headers={"Retry-After": QUEUE_SECONDS})
         case _:
             return _unavailable(error)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from tiltyard.client.errors import ClientError
@@ -53,6 +53,10 @@ class Client:
     def _post(self, model: type[D], path: str, body: Document | dict[str, Any] | None = None) -> D:
         content = None if body is None else canonical_json(body)
         answer = self._transport.request("POST", path, body=content)
+        return parse(model, answer.json(), what=f"answer of {path}")
+
+    def _put(self, model: type[D], path: str, body: Document) -> D:
+        answer = self._transport.request("PUT", path, body=canonical_json(body))
         return parse(model, answer.json(), what=f"answer of {path}")
 
     def _list(self, model: type[D], path: str, *, page: int = 200, **query: Any) -> Iterator[D]:
@@ -135,6 +139,11 @@ class Client:
         """A run by id or name."""
         return self._get(http.RunView, f"/v1/runs/{quote(reference)}")
 
+    def prioritise_run(self, reference: str, priority: Literal["low", "normal", "high"]) -> http.RunView:
+        """Serve a run in another class from the next turn on."""
+        order = http.PriorityOrder(priority=priority)
+        return self._post(http.RunView, f"/v1/runs/{quote(reference)}/priority", order)
+
     def cancel_run(self, reference: str) -> http.RunView:
         return self._post(http.RunView, f"/v1/runs/{quote(reference)}/cancel")
 
@@ -209,6 +218,21 @@ class Client:
 
     def fleet(self, *, ended: bool = False) -> tuple[http.RunnerView, ...]:
         return self._get(http.Page[http.RunnerView], "/v1/fleet", ended=str(ended).lower()).items
+
+    def drain(self, node: str, *, draining: bool = True) -> tuple[http.RunnerView, ...]:
+        """Grant nothing more to a node, or grant to it again."""
+        order = http.DrainOrder(draining=draining)
+        return self._post(http.Page[http.RunnerView], f"/v1/fleet/{quote(node, safe='')}/drain", order).items
+
+    def queue(self) -> http.QueueView:
+        """Who waits for what, and why."""
+        return self._get(http.QueueView, "/v1/queue")
+
+    def limit_tenant(self, tenant: str, limits: http.TenantLimits) -> http.TenantLimits:
+        return self._put(http.TenantLimits, f"/v1/tenants/{quote(tenant, safe='')}/limits", limits)
+
+    def limit_pool(self, pool: str, limits: http.PoolLimits) -> http.PoolLimits:
+        return self._put(http.PoolLimits, f"/v1/pools/{quote(pool, safe='')}/limits", limits)
 
     def ready(self) -> http.Health:
         """Whether the registry can work; one that cannot answers with `ApiError`."""

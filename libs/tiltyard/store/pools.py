@@ -75,6 +75,17 @@ def capacity_of(row: Row[Any]) -> Capacity:
     return Capacity(slots=row.slots, cpu=row.cpu, memory_mb=row.memory_mb, gpu=row.gpu)
 
 
+def limit(session: Session, name: str, *, max_running: int | None) -> None:
+    """Set the cap of a pool; None: no cap."""
+    session.execute(
+        text(
+            "INSERT INTO pools (name, max_running) VALUES (:name, :cap)"
+            " ON CONFLICT (name) DO UPDATE SET max_running = :cap"
+        ),
+        {"name": name, "cap": max_running},
+    )
+
+
 @dataclass(slots=True)
 class _Held:
     """What a run holds."""

@@ -32,6 +32,10 @@ class NameTaken(ValueError):
     """The tenant has another run of this name."""
 
 
+class HasEnded(ValueError):
+    """The run is past what was asked of it."""
+
+
 class NothingToRun(ValueError):
     """The taskset is unknown, or has no ACTIVE task."""
 
@@ -198,6 +202,28 @@ def finish(session: Session, run_id: str, state: str, *, actor: Actor, reason: s
         return False
     sweep(session, run_id, actor=actor, reason=f"its run ended: {state}")
     return True
+
+
+def withdraw(session: Session, run_id: str) -> None:
+    """Cancel a run for a person; one that is CANCELLED already stays so. Raises `HasEnded`."""
+    if not finish(session, run_id, "CANCELLED", actor=Actor.REGISTRY, reason="cancelled over the API"):
+        run = get(session, run_id)
+        if run.state != "CANCELLED":
+            raise HasEnded(f"run {run.name!r} is {run.state}: there is nothing left to cancel")
+
+
+def prioritise(session: Session, run_id: str, priority: str) -> None:
+    """Serve the run in another class from the next turn on. Raises `HasEnded`."""
+    changed = session.execute(
+        text(
+            "UPDATE runs SET config = jsonb_set(config, '{priority}', to_jsonb(CAST(:priority AS text)))"
+            " WHERE id = :id AND state IN ('PENDING', 'RUNNING') RETURNING id"
+        ),
+        {"id": run_id, "priority": priority},
+    ).one_or_none()
+    if changed is None:
+        run = get(session, run_id)
+        raise HasEnded(f"run {run.name!r} is {run.state}: its priority no longer matters")
 
 
 LEFT_OVER = (

@@ -24,12 +24,28 @@ class QueueFull(RuntimeError):
 
 
 def has_room(session: Session, tenant_id: str) -> None:
-    """Raise `QueueFull` when the tenant is at its cap of QUEUED rollouts; without a cap none is counted."""
+    """Raise `QueueFull` when the tenant is at its cap of QUEUED rollouts."""
+    counted = _queued(session, tenant_id)
+    if counted is not None and counted[0] >= counted[1]:
+        raise QueueFull(
+            f"tenant {tenant_id!r} has {counted[0]} rollouts queued, and may have {counted[1]}: wait until"
+            " some have been granted, or cancel a run"
+        )
+
+
+def is_full(session: Session, tenant_id: str) -> bool:
+    """Whether the tenant is at its cap of QUEUED rollouts."""
+    counted = _queued(session, tenant_id)
+    return counted is not None and counted[0] >= counted[1]
+
+
+def _queued(session: Session, tenant_id: str) -> tuple[int, int] | None:
+    """How many rollouts the tenant has QUEUED, and may have; None without a cap: then nothing is counted."""
     cap = session.execute(
         text("SELECT max_queued FROM tenants WHERE id = :id"), {"id": tenant_id}
     ).scalar_one_or_none()
     if cap is None:
-        return
+        return None
     waiting = session.execute(
         text(
             "SELECT count(*) FROM rollouts r JOIN runs run ON run.id = r.run_id"
@@ -37,11 +53,7 @@ def has_room(session: Session, tenant_id: str) -> None:
         ),
         {"id": tenant_id},
     ).scalar_one()
-    if waiting >= cap:
-        raise QueueFull(
-            f"tenant {tenant_id!r} has {waiting} rollouts queued, and may have {cap}: wait until some have"
-            " been granted, or cancel a run"
-        )
+    return waiting, cap
 
 
 def limit(

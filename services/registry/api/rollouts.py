@@ -1,4 +1,4 @@
-"""Routes of rollouts and the fleet.
+"""Routes of rollouts.
 
 Guarantees: a record that a row points to and the object store does not give is named in `missing`, with the
 error; it is never left out in silence.
@@ -14,7 +14,7 @@ from services.registry.cursor import Cursor, Limit, decode, page
 from services.registry.grant_span import span_of
 from services.registry.ports import Ports, Using
 from tiltyard.contracts.document import Document, InvalidDocument
-from tiltyard.contracts.http import Page, RolloutDetail, RolloutView, RunnerView, TraceView
+from tiltyard.contracts.http import Page, RolloutDetail, RolloutView, TraceView
 from tiltyard.contracts.records import AttemptRecord, GradingRecord, Span, StepManifest, unpack
 from tiltyard.core.rollout import State
 from tiltyard.objects import ObjectError, ObjectStore
@@ -114,11 +114,3 @@ def spans_of(records: Records) -> tuple[Span, ...]:
     groups += [records.step.spans] if records.step else []
     by_id = {(s.get("trace_id"), s.get("span_id")): s for spans in groups for s in spans}
     return tuple(sorted(by_id.values(), key=lambda s: str(s.get("start_ns", 0)).zfill(20)))
-
-
-@router.get("/fleet", tags=["fleet"])
-async def list_fleet(
-    ports: Using, ended: Annotated[bool, Query(description="Those that have ended too.")] = False
-) -> Page[RunnerView]:
-    """Runner incarnations with what they have aboard; at most 500."""
-    return Page(items=await ports.work.run(views.fleet, everyone=ended))

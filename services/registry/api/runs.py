@@ -23,6 +23,7 @@ from tiltyard.contracts.http import (
     LedgerView,
     Page,
     PolicyView,
+    PriorityOrder,
     RunState,
     RunStats,
     RunView,
@@ -31,7 +32,6 @@ from tiltyard.contracts.http import (
 from tiltyard.contracts.messages import DISPATCH, TRAIN
 from tiltyard.contracts.records import artifact_key
 from tiltyard.contracts.run_config import EvaluationRun, SftRun, TrainRun
-from tiltyard.core.rollout import Actor
 from tiltyard.store import runs
 from tiltyard.store.views import rollouts as rollout_views
 from tiltyard.store.views import runs as views
@@ -101,14 +101,28 @@ async def list_runs(
 
 @router.post("/{reference:path}/cancel")
 async def cancel(run_id: RunId, ports: Using) -> RunView:
-    """Cancel a run and everything that it has in flight; a run that has ended stays as it is."""
+    """Cancel a run and everything that it has in flight; 409 for one that has ended otherwise."""
 
     def work(session: Session) -> RunView:
-        runs.finish(session, run_id, "CANCELLED", actor=Actor.REGISTRY, reason="cancelled over the API")
+        runs.withdraw(session, run_id)
         return views.run(session, ports.tenant, run_id)
 
     view = await ports.work.run(work)
     ports.publisher.announce(DISPATCH, TRAIN)
+    return view
+
+
+@router.post("/{reference:path}/priority", openapi_extra=takes(PriorityOrder))
+async def prioritise(run_id: RunId, request: Request, ports: Using) -> RunView:
+    """Serve the run in another class: from the next turn on, and what it has aboard goes on."""
+    order = parse(PriorityOrder, await body.values(request, what="priority"), what="priority")
+
+    def work(session: Session) -> RunView:
+        runs.prioritise(session, run_id, order.priority)
+        return views.run(session, ports.tenant, run_id)
+
+    view = await ports.work.run(work)
+    ports.publisher.announce(DISPATCH)
     return view
 
 

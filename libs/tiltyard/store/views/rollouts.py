@@ -145,10 +145,15 @@ def fleet(session: Session, *, everyone: bool = False, limit: int = 500) -> tupl
     """Living incarnations, or also those that have ended, newest first."""
     rows = session.execute(
         text(
-            "SELECT n.incarnation, n.node, n.pool, n.alive, n.slots, n.draining, n.version, n.last_heartbeat,"
-            " (SELECT count(*) FROM rollouts r WHERE r.incarnation = n.incarnation"
-            "  AND r.state IN ('GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING')) AS aboard"
-            " FROM runners n WHERE n.alive OR :everyone ORDER BY n.alive DESC, n.started_at DESC LIMIT :limit"
+            "SELECT n.incarnation, n.node, n.pool, n.alive, n.slots, n.cpu, n.memory_mb, n.gpu, n.draining,"
+            " n.version, n.last_heartbeat, held.* FROM runners n CROSS JOIN LATERAL ("
+            " SELECT count(*) AS aboard, coalesce(sum(r.slots), 0)::bigint AS used_slots,"
+            "  coalesce(sum(r.cpu), 0)::float8 AS used_cpu,"
+            "  coalesce(sum(r.memory_mb), 0)::bigint AS used_memory_mb,"
+            "  coalesce(sum(r.gpu), 0)::bigint AS used_gpu FROM rollouts r"
+            " WHERE r.incarnation = n.incarnation"
+            "  AND r.state IN ('GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING')) held"
+            " WHERE n.alive OR :everyone ORDER BY n.alive DESC, n.started_at DESC LIMIT :limit"
         ),
         {"everyone": everyone, "limit": limit},
     )

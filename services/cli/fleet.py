@@ -1,0 +1,165 @@
+"""`tiltyard fleet …` and `tiltyard queue …`.
+
+Guarantees: a table shows what the API tells, and nothing that it does not.
+Does not: reach runners; the dispatcher acts on the rows."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from services.cli.connection import reaching
+from services.cli.output import Output, reporting
+
+if TYPE_CHECKING:
+    from tiltyard.client import Client
+    from tiltyard.contracts.http import QueueEntry, QueueView, RunnerView
+
+
+@click.group()
+def fleet() -> None:
+    """Show the runners, and drain them."""
+
+
+@fleet.command("show")
+@click.option("--ended", is_flag=True, help="Those that have ended too.")
+@reporting
+@reaching
+def show_fleet(out: Output, client: "Client", ended: bool) -> None:
+    """Show runner incarnations, their capacity and what they have aboard.
+
+    \b
+      tiltyard fleet show --ended
+    """
+    runners = client.fleet(ended=ended)
+    out.result({"runners": list(runners)}, lambda: _runners(out, runners))
+
+
+def _runners(out: Output, runners: "tuple[RunnerView, ...]") -> object:
+    rows = [
+        (
+            r.incarnation,
+            r.node,
+            r.pool,
+            "ended" if not r.alive else "draining" if r.draining else "ready",
+            r.aboard,
+            f"{r.used_slots}/{r.slots}",
+            f"{r.used_cpu:g}/{r.cpu:g}",
+            f"{r.used_memory_mb}/{r.memory_mb}",
+            f"{r.used_gpu}/{r.gpu}",
+            r.version,
+        )
+        for r in runners
+    ]
+    columns = ["incarnation", "node", "pool", "state", "aboard#", "slots#", "cpu#", "memory MiB#", "gpu#"]
+    return out.table([*columns, "version"], rows)
+
+
+@fleet.command()
+@click.argument("node")
+@click.option("--undo", is_flag=True, help="Grant to the node again.")
+@reporting
+@reaching
+def drain(out: Output, client: "Client", node: str, undo: bool) -> None:
+    """Grant nothing more to NODE; what it has aboard is finished.
+
+    \b
+      tiltyard fleet drain worker-3
+    """
+    runners = client.drain(node, draining=not undo)
+    out.result({"runners": list(runners)}, lambda: _runners(out, runners))
+
+
+@click.group()
+def queue() -> None:
+    """Show who waits for what, and set weights and caps."""
+
+
+@queue.command("show")
+@reporting
+@reaching
+def show_queue(out: Output, client: "Client") -> None:
+    """Show each pool and run: backlog, oldest wait, share, deficit, and why work waits.
+
+    \b
+      tiltyard queue show
+    """
+    view = client.queue()
+    out.result(view, lambda: _pools(out, view))
+    if not out.as_json and view.runs:
+        out.say("")
+        out.say(out.table(COLUMNS, [_row(entry) for entry in view.runs]))
+
+
+COLUMNS = [
+    "run", "tenant", "pool", "priority", "queued#", "oldest#", "aboard#", "share#", "tenant#", "due#",
+    "deficit s#", "waits for",
+]  # fmt: skip
+
+
+def _pools(out: Output, view: "QueueView") -> object:
+    rows = [
+        (
+            p.name,
+            f"{p.runners} ({p.draining} draining)",
+            p.desired_runners,
+            p.queued,
+            p.aboard,
+            f"{p.used_slots}/{p.slots}",
+            f"{p.used_cpu:g}/{p.cpu:g}",
+            f"{p.used_gpu}/{p.gpu}",
+        )
+        for p in view.pools
+    ]
+    return out.table(["pool", "runners", "desired#", "queued#", "aboard#", "slots#", "cpu#", "gpu#"], rows)
+
+
+def _row(entry: "QueueEntry") -> tuple[object, ...]:
+    served = entry.priority if entry.served_as == entry.priority else f"{entry.priority}→{entry.served_as}"
+    return (
+        entry.run or "(another tenant's)",
+        entry.tenant,
+        entry.pool,
+        served,
+        entry.queued,
+        None if entry.oldest_wait_seconds is None else f"{entry.oldest_wait_seconds:.0f} s",
+        entry.aboard,
+        f"{entry.share:.1%}",
+        f"{entry.tenant_share:.1%}",
+        None if entry.tenant_due is None else f"{entry.tenant_due:.1%}",
+        f"{entry.tenant_deficit_seconds:+.1f}",
+        entry.waits_for or None,
+    )
+
+
+@queue.command()
+@click.option("--tenant", help="Whose limits to set.")
+@click.option("--pool", help="The pool whose cap to set.")
+@click.option("--weight", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
+@click.option("--max-running", type=click.IntRange(0), help="Most rollouts granted at once.")
+@click.option("--max-queued", type=click.IntRange(0), help="Queued rollouts at which no run is taken.")
+@reporting
+@reaching
+def limit(
+    out: Output,
+    client: "Client",
+    tenant: str | None,
+    pool: str | None,
+    weight: float,
+    max_running: int | None,
+    max_queued: int | None,
+) -> None:
+    """Set the weight and caps of a tenant, or the cap of a pool; what is left out has no cap.
+
+    \b
+      tiltyard queue limit --tenant default --weight 2 --max-running 500
+      tiltyard queue limit --pool gpu --max-running 64
+    """
+    from tiltyard.contracts.http import PoolLimits, TenantLimits
+
+    if (tenant is None) == (pool is None):
+        raise click.UsageError("give --tenant or --pool, one of them")
+    if pool is not None:
+        out.result(client.limit_pool(pool, PoolLimits(max_running=max_running)), lambda: f"{pool} is set")
+        return
+    limits = TenantLimits(weight=weight, max_running=max_running, max_queued=max_queued)
+    out.result(client.limit_tenant(tenant or "", limits), lambda: f"{tenant} is set")
