@@ -17,6 +17,7 @@ from tiltyard.queue import open_publisher
 from tiltyard.store import tenants
 from tiltyard.store.database import AsyncUnitOfWork
 from tiltyard.telemetry.setup import setup
+from tiltyard.web.token import BadToken, read_token
 
 
 async def serve(settings: own.RegistrySettings, token: str) -> None:
@@ -52,8 +53,8 @@ async def serve(settings: own.RegistrySettings, token: str) -> None:
 def main() -> None:
     try:
         settings = own.read()
-        asyncio.run(serve(settings, own.read_token(settings.token_file)))
-    except (InvalidSettings, own.BadToken, ObjectError, SQLAlchemyError) as error:
+        asyncio.run(serve(settings, read_token(settings.token_file)))
+    except (InvalidSettings, BadToken, ObjectError, SQLAlchemyError) as error:
         raise SystemExit(f"tiltyard registry: {str(error).splitlines()[0]}") from None
 
 

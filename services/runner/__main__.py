@@ -4,10 +4,14 @@ import asyncio
 import signal
 
 from services.runner.app import parts
+from services.runner.lending.server import PortInUse, lending
 from services.runner.settings import RunnerSettings, read
 from services.runner.worker import run
 from tiltyard.contracts.settings import InvalidSettings
+from tiltyard.sandbox import SandboxUnavailable
+from tiltyard.store.fleet import OtherVersion
 from tiltyard.telemetry.setup import setup
+from tiltyard.web.token import BadToken
 
 
 async def serve(settings: RunnerSettings) -> None:
@@ -17,17 +21,16 @@ async def serve(settings: RunnerSettings) -> None:
     telemetry = setup("runner", settings.otlp_endpoint, log_level=settings.log_level)
     if settings.metrics_port:
         telemetry.metrics.serve(settings.metrics_port)
-    async with parts(settings, telemetry) as made:
+    async with parts(settings, telemetry) as made, lending(settings):
         await run(made, stop)
     telemetry.shutdown()
 
 
 def main() -> None:
     try:
-        settings = read()
-    except InvalidSettings as error:
+        asyncio.run(serve(read()))
+    except (InvalidSettings, BadToken, SandboxUnavailable, PortInUse, OtherVersion) as error:
         raise SystemExit(f"tiltyard runner: {error}") from None
-    asyncio.run(serve(settings))
 
 
 if __name__ == "__main__":

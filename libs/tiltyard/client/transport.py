@@ -47,6 +47,7 @@ class Transport:
         query: Mapping[str, Any] | None = None,
         body: bytes | None = None,
         kind: str = "application/json",
+        timeout: float | httpx.Timeout = TIMEOUT,
     ) -> httpx.Response:
         """The answer of a request that succeeded; raises `ApiError` or `Unreachable`."""
         headers = {"Content-Type": kind} if body is not None else {}
@@ -56,7 +57,9 @@ class Transport:
         last: httpx.HTTPError | None = None
         for wait in self._waits():
             try:
-                answer = self._http.request(method, path, params=given, content=body, headers=headers)
+                answer = self._http.request(
+                    method, path, params=given, content=body, headers=headers, timeout=timeout
+                )
             except httpx.HTTPError as error:
                 last, pause = error, wait
             else:

@@ -13,9 +13,9 @@ from services.registry.console import session
 from services.registry.console.chart import LARGE, SMALL, Point, chart
 from services.registry.console.page import ago, number, percent, span
 from services.registry.evaluation import interval
-from services.registry.settings import BadToken, read_token
 from tiltyard.web.gate import host_of
 from tiltyard.web.problem import Refusal
+from tiltyard.web.token import BadToken, read_token
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
 

@@ -1,0 +1,1 @@
+"""Sandboxes of this runner, lent over HTTP to outside harnesses and trainers."""
