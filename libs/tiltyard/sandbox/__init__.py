@@ -4,10 +4,11 @@ Guarantees: nothing runs outside a sandbox; a demand that cannot be enforced is 
 Does not: protect against a hole in the host's kernel, which native boxes share: use docker with runsc or
 kata for hostile code."""
 
-from .backend import Box, SandboxBackend, Supply
+from .backend import Box, Output, Process, SandboxBackend, Supply
 from .docker.backend import DockerBackend
 from .doctor import Check, DoctorReport, Health, doctor
 from .errors import (
+    ArchiveRefused,
     CapabilityRefused,
     FileFault,
     FileTooLarge,
@@ -15,6 +16,7 @@ from .errors import (
     InvalidExec,
     InvalidLimits,
     InvalidPath,
+    PortClosed,
     SandboxBusy,
     SandboxError,
     SandboxGone,
@@ -24,13 +26,18 @@ from .limits import Limits
 from .native.backend import NativeBackend
 from .pool import PoolStats, WarmPool
 from .result import ExecOutcome, ExecResult
+from .state import BoxStats, Entry, EntryKind
 
 __all__ = [
+    "ArchiveRefused",
     "Box",
+    "BoxStats",
     "CapabilityRefused",
     "Check",
     "DockerBackend",
     "DoctorReport",
+    "Entry",
+    "EntryKind",
     "ExecOutcome",
     "ExecResult",
     "FileFault",
@@ -42,7 +49,10 @@ __all__ = [
     "InvalidPath",
     "Limits",
     "NativeBackend",
+    "Output",
     "PoolStats",
+    "PortClosed",
+    "Process",
     "SandboxBackend",
     "SandboxBusy",
     "SandboxError",

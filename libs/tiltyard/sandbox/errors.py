@@ -49,5 +49,13 @@ class FileTooLarge(SandboxError):
     """The file is larger than the caller accepts."""
 
 
+class PortClosed(SandboxError):
+    """Nobody in the box listens on the port."""
+
+
+class ArchiveRefused(SandboxError):
+    """An archive that leads out of its folder, holds what is no file or folder, or is too large."""
+
+
 class ImageFault(SandboxError):
     """An image is absent, unknown or could not be made."""

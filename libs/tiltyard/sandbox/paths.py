@@ -22,8 +22,8 @@ class Root(IntEnum):
 _ROOTS = {"box": Root.home, "tmp": Root.tmp}
 
 
-def locate(path: str) -> tuple[Root, bytes]:
-    """The root and the path below it. Raises InvalidPath."""
+def locate(path: str, *, folder: bool = False) -> tuple[Root, bytes]:
+    """The root and the path below it; `folder` allows a root itself (b"."). Raises InvalidPath."""
     if "\0" in path:
         raise InvalidPath(f"path {path!r} contains NUL: no file can have that name")
     parts = [part for part in path.split("/") if part not in ("", ".")]
@@ -36,7 +36,9 @@ def locate(path: str) -> tuple[Root, bytes]:
                 f"path {path!r} lies outside the box's folders: use a path below {HOME} or /tmp"
             )
         root = _ROOTS[parts.pop(0)]
-    if not parts or path.endswith("/"):
+    if folder and not parts:
+        return root, b"."
+    if not parts or (path.endswith("/") and not folder):
         raise InvalidPath(f"path {path!r} names no file")
     return root, _encode(path, "/".join(parts))
 

@@ -32,6 +32,8 @@ class PoolStats:
     """boxes that could not be made"""
     restarts: int
     """times that the source of boxes died and was started anew"""
+    drifted: int = 0
+    """fresh boxes that were found not to be pristine, and were destroyed unused"""
 
 
 class _Waiter:
@@ -52,12 +54,15 @@ class WarmPool:
         size: int = 8,
         limits: Limits = _DEFAULT_LIMITS,
         backend: SandboxBackend | None = None,
+        max_reuses: int = 0,
     ) -> None:
+        """`max_reuses`: how many boxes may use what is kept between boxes (native: a cell), 0: any number."""
         if not 1 <= size <= 16_384:
             raise InvalidLimits(f"pool size is {size}: give 1 to 16384")
         self.size = size
         self.image = image
         self.limits = limits
+        self.max_reuses = max_reuses
         self._backend = backend or NativeBackend()
         self._supply: Supply | None = None
         self._ready: deque[Box] = deque()
@@ -75,7 +80,12 @@ class WarmPool:
         self._fault = None
         self._first = asyncio.get_running_loop().create_future()
         self._supply = await self._backend.open(
-            image=self.image, size=self.size, limits=self.limits, on_ready=self._serve, on_fault=self._fail
+            image=self.image,
+            size=self.size,
+            limits=self.limits,
+            max_reuses=self.max_reuses,
+            on_ready=self._serve,
+            on_fault=self._fail,
         )
         try:
             await asyncio.wait_for(self._first, _START_SECONDS)
@@ -132,6 +142,7 @@ class WarmPool:
             destroyed=destroyed,
             failed=failed,
             restarts=supply.restarts,
+            drifted=supply.drifted,
         )
 
     async def borrow(self, count: int, timeout: float | None) -> list[Box]:

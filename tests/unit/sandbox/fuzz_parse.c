@@ -37,6 +37,7 @@ static int parse(const char *frame, size_t size) {
     struct exec_plan plan;
     struct tilt_file file;
     struct tilt_read read;
+    struct tilt_connect connect;
     const char *path, *data, *cursor = frame;
     if (!parse_file(&cursor, frame + size, &file, &path, &data)) {
         inside(frame, size, path + strlen(path));
@@ -44,8 +45,15 @@ static int parse(const char *frame, size_t size) {
     }
     if (!parse_read(frame, size, &read, &path))
         inside(frame, size, path + strlen(path));
+    if (!parse_connect(frame, size, &connect) && (size != sizeof connect || !connect.port || connect.port > 65535))
+        abort();
     if (parse_exec(frame, size, &plan))
         return 0;
+    if (plan.how.flags & EXEC_TTY && plan.how.nfds < 2)
+        abort();
+    for (uint32_t i = 0; i < plan.how.nfds; i++)
+        if (plan.fd_numbers[i] > TILT_LAST_FD)
+            abort();
     for (char **each = plan.argv; *each; each++)
         inside(frame, size, *each + strlen(*each));
     for (char **each = plan.env; *each; each++)
@@ -53,6 +61,25 @@ static int parse(const char *frame, size_t size) {
     inside(frame, size, plan.stdin_data + plan.how.stdin_size);
     exec_plan_free(&plan);
     return 1;
+}
+
+/* The small frame of a connection, whole, cut and with every kind of number. */
+static long fuzz_connect(long rounds) {
+    struct tilt_connect how = {.family = 4, .port = 8080};
+    long accepted = 0;
+    for (long i = 0; i < rounds; i++) {
+        size_t length = roll(4) ? sizeof how : roll(sizeof how + 4);
+        char *frame = calloc(1, length ? length : 1);
+        memcpy(frame, &how, length < sizeof how ? length : sizeof how);
+        for (uint32_t flips = roll(3); flips && length; flips--)
+            frame[roll((uint32_t)length)] = (char)roll(256);
+        struct tilt_connect seen;
+        if (!parse_connect(frame, length, &seen))
+            accepted++;
+        parse(frame, length);
+        free(frame);
+    }
+    return accepted;
 }
 
 int main(int argc, char **argv) {
@@ -71,6 +98,8 @@ int main(int argc, char **argv) {
         accepted += parse(frame, length);
         free(frame);
     }
+    if (!fuzz_connect(rounds / 10))
+        return 3;
     printf("%ld\n", accepted);
     return 0;
 }

@@ -42,7 +42,7 @@ def outcome(**seen: int) -> ExecOutcome:
         ({"reason": Reason.wall}, ExecOutcome.timeout_wall),
         ({"reason": Reason.idle}, ExecOutcome.timeout_idle),
         ({"reason": Reason.output}, ExecOutcome.output_limit),
-        ({"reason": Reason.killed}, ExecOutcome.infra_error),
+        ({"reason": Reason.killed}, ExecOutcome.signalled),
         ({"reason": Reason.spawn, "error": errno.EAGAIN}, ExecOutcome.pids),
         ({"reason": Reason.spawn, "error": errno.ENOMEM}, ExecOutcome.oom),
         ({"reason": Reason.spawn, "error": errno.ENOENT}, ExecOutcome.nonzero),

@@ -45,6 +45,6 @@ def test_frames_come_out_whole_however_they_arrive() -> None:
 
 def test_a_pool_request_has_the_header_s_layout() -> None:
     request = wire.pool_request(size=3, starting=2, limits=Limits(cpus=0.5), image="a" * 64)
-    assert struct.unpack("=4I4Q2I64s", request)[:4] == (1, 3, 2, 64)
+    assert struct.unpack("=4I4Q4I64s", request)[:4] == (1, 3, 2, 64)
     assert request.endswith(b"a" * 64)
-    assert len(request) == 120
+    assert len(request) == 128

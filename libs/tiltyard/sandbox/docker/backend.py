@@ -39,10 +39,12 @@ class DockerBackend:
         image: str,
         size: int,
         limits: Limits,
+        max_reuses: int = 0,
         on_ready: Callable[[], None],
         on_fault: Callable[[Exception], None],
     ) -> DockerSupply:
-        """Raises SandboxUnavailable, CapabilityRefused, ImageFault."""
+        """`max_reuses` holds by itself: a container serves one box. Raises SandboxUnavailable,
+        CapabilityRefused, ImageFault."""
         refuse_unenforced(self.runtime, self._accept)
         if image == "host":
             raise ImageFault(

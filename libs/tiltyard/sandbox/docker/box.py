@@ -1,9 +1,8 @@
 """A docker box: a native one's socket, held by a container."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
-from tiltyard.sandbox.errors import CapabilityRefused
-from tiltyard.sandbox.native.box import NativeBox
+from tiltyard.sandbox.native.box import Keeper, NativeBox
 
 from .container import Container
 from .runtime import Demand, capabilities
@@ -20,13 +19,9 @@ class DockerBox(NativeBox):
         runtime: str,
         died_of_memory: Callable[[NativeBox], Awaitable[bool]],
     ) -> None:
-        super().__init__(0, number, container.socket, path, died_of_memory)
+        super().__init__(0, number, container.socket, path, Keeper(died_of_memory))
         self.id = container.id[:12]
         self.made_in = container.made_in
         self.container = container
-        self._descriptors = capabilities(runtime)[Demand.descriptors]
-
-    async def _send(self, frame: bytes, descriptors: Sequence[int]) -> None:
-        if descriptors and not self._descriptors.enforced:
-            raise CapabilityRefused(f"exec(fds=…) in box {self.id}: {self._descriptors.detail}")
-        await super()._send(frame, descriptors)
+        descriptors = capabilities(runtime)[Demand.descriptors]
+        self._link.no_descriptors = "" if descriptors.enforced else descriptors.detail

@@ -29,6 +29,8 @@ class DockerSupply:
 
     restarts = 0
     """the daemon is not ours to start"""
+    drifted = 0
+    """a container serves one box, and none is looked at before"""
 
     def __init__(
         self,

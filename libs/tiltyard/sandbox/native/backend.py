@@ -27,6 +27,7 @@ class NativeBackend:
         image: str,
         size: int,
         limits: Limits,
+        max_reuses: int = 0,
         on_ready: Callable[[], None],
         on_fault: Callable[[Exception], None],
     ) -> NativeSupply:
@@ -35,6 +36,8 @@ class NativeBackend:
             raise ImageFault(f"image {image!r} is not known; the native backend has: host")
         check_rights()
         found = await asyncio.to_thread(host_image, self._store)
-        supply = NativeSupply(found, size=size, limits=limits, on_ready=on_ready, on_fault=on_fault)
+        supply = NativeSupply(
+            found, size=size, limits=limits, max_reuses=max_reuses, on_ready=on_ready, on_fault=on_fault
+        )
         supply.start()
         return supply

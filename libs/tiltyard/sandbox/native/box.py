@@ -1,132 +1,94 @@
-"""A native box: one socket to its tilt-init.
+"""A native box: one socket to its tilt-init, and one to each branch that serves a background command.
 
-Guarantees: one reader on the event loop, no thread, no polling; a command that is cancelled is killed and
-the box is spoiled.
+Guarantees: a command that is cancelled is killed and the box is spoiled.
 Does not: destroy the box. Its supply does (`NativeSupply.discard`)."""
 
 import asyncio
-import errno
 import os
 import socket
 import time
-from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 
 from tiltyard.sandbox.backend import HasFileno, OnOutput
-from tiltyard.sandbox.errors import FileFault, FileTooLarge, SandboxBusy, SandboxGone
-from tiltyard.sandbox.paths import HOME, locate
+from tiltyard.sandbox.errors import CapabilityRefused, FileFault, PortClosed, SandboxBusy, SandboxGone
+from tiltyard.sandbox.paths import HOME
 from tiltyard.sandbox.result import ExecResult
+from tiltyard.sandbox.session import BoxSession
+from tiltyard.sandbox.state import BoxStats
 
 from . import wire
-from .command import Command, content
+from .command import Command
+from .files import BoxFiles
+from .link import InitLink
+from .port import dial
+from .process import NativeProcess
+from .terminal import Terminal
 from .verdict import lost, result
 
-_CHUNK = 1 << 20
-_READ_CHUNK = 256 << 10
-_RECEIVE = 256 << 10
+_RETRY_SECONDS = 0.02
+_MIB = 1 << 20
 
 
-class _Running:
-    """The command under way: where its output goes and who waits for its end."""
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """What a box asks of the supply that made it."""
 
-    __slots__ = ("ended", "err", "ident", "on_output", "out", "started")
+    died_of_memory: Callable[["NativeBox"], Awaitable[bool]]
+    renew: Callable[["NativeBox"], Awaitable[None]] | None = None
+    """None: its boxes cannot be reset"""
 
-    def __init__(
-        self, ident: int, on_output: OnOutput | None, ended: "asyncio.Future[wire.ExitReport | None]"
-    ) -> None:
-        self.ident = ident
+
+class _Heard:
+    """Output of the command under way."""
+
+    __slots__ = ("on_output", "parts")
+
+    def __init__(self, on_output: OnOutput | None) -> None:
         self.on_output = on_output
-        self.ended = ended
-        self.out: list[bytes] = []
-        self.err: list[bytes] = []
-        self.started = time.monotonic()
+        self.parts: dict[int, list[bytes]] = {1: [], 2: []}
 
-    def hear(self, stream: int, chunk: bytes) -> None:
+    def __call__(self, stream: int, chunk: bytes) -> None:
         if self.on_output is not None:
             self.on_output("stdout" if stream == 1 else "stderr", chunk)
         else:
-            (self.out if stream == 1 else self.err).append(chunk)
+            self.parts[stream].append(chunk)
 
 
-class NativeBox:
+class NativeBox(BoxFiles, BoxSession):
     """See `tiltyard.sandbox.Box`."""
 
-    def __init__(
-        self,
-        cell: int,
-        life: int,
-        fd: int,
-        path: str,
-        died_of_memory: Callable[["NativeBox"], Awaitable[bool]],
-    ) -> None:
-        self.cell = cell
-        self.life = life
-        self.id = f"{os.getpid()}-{cell}-{life}"
+    def __init__(self, cell: int, life: int, fd: int, path: str, keeper: Keeper) -> None:
         self.home = HOME
         self.made_in = 0.0
         """seconds that making it took, until it could take its first command"""
         self._path = path
-        self._died_of_memory = died_of_memory
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
-        self._socket.setblocking(False)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._buffer = bytearray()
-        self._running: _Running | None = None
-        self._answers: dict[int, asyncio.Future[bytes]] = {}
-        self._last_id = 0
-        self._gone = ""
-        self._sending = asyncio.Lock()
+        self._keeper = keeper
+        self._processes: list[NativeProcess] = []
+        self._live(cell, life, InitLink(fd, f"box {os.getpid()}-{cell}-{life}"))
+
+    def _live(self, cell: int, life: int, link: InitLink) -> None:
+        self.cell = cell
+        self.life = life
+        self.id = f"{os.getpid()}-{cell}-{life}"
+        self._link = link
+
+    def become(self, fresh: "NativeBox") -> None:
+        """Goes on as a box that nobody has used; what it was before must have been given up."""
+        self.close()
+        self.made_in = fresh.made_in
+        self._live(fresh.cell, fresh.life, fresh._link)
 
     def is_alive(self) -> bool:
         """Whether its PID 1 still holds the other end; for a box that nobody has used yet."""
-        try:
-            return bool(self._socket.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return True
-        except ConnectionResetError:
-            return False
+        return self._link.is_alive()
 
     def close(self) -> None:
-        """Lets go of the socket, at which tilt-init ends; idempotent."""
-        self._lose("the box was released")
-        if self._socket.fileno() >= 0:
-            if self._loop is not None:
-                self._loop.remove_reader(self._socket)
-            self._socket.close()
-
-    async def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
-        root, below = locate(path)
-        data = content(data, path)
-        for start in range(0, max(len(data), 1), _CHUNK):
-            record = wire.file_record(root, below, data[start : start + _CHUNK], mode, append=start > 0)
-            error, _, _ = wire.done(
-                await self._ask(lambda ident, record=record: wire.write_frame(ident, record))
-            )
-            if error:
-                raise FileFault(f"cannot write {path!r} in the box: {os.strerror(error)}", error)
-
-    async def read(self, path: str, max_bytes: int = 1_000_000) -> bytes:
-        root, below = locate(path)
-        parts: list[bytes] = []
-        got = 0
-        while True:
-            frame = await self._ask(
-                lambda ident, at=got: wire.read_frame(
-                    ident, root, below, at, min(_READ_CHUNK, max_bytes + 1 - at)
-                )
-            )
-            error, size, part = wire.done(frame)
-            if error:
-                raise FileFault(f"cannot read {path!r} from the box: {_read_reason(error)}", error)
-            got += len(part)
-            if max(got, size) > max_bytes:
-                raise FileTooLarge(
-                    f"{path!r} has {max(got, size)} bytes, more than the {max_bytes} that were asked for"
-                )
-            parts.append(part)
-            if not part or got >= size:
-                return b"".join(parts)
+        """Lets go of the sockets, at which tilt-init ends; idempotent."""
+        self._link.close("the box was released")
+        for process in self._processes:
+            process.abandon("the box was released")
+        self._processes.clear()
 
     async def exec(
         self,
@@ -142,138 +104,184 @@ class NativeBox:
         files: Mapping[str, bytes | str] | None = None,
         fds: Mapping[int, int | HasFileno] | None = None,
         on_output: OnOutput | None = None,
+        tty: tuple[int, int] | None = None,
     ) -> ExecResult:
-        command = Command.build(
-            argv,
-            stdin=stdin,
-            env=env,
-            path=self._path,
-            cwd=cwd,
-            files=files,
-            fds=fds,
-            stream=on_output is not None,
-        )
         limits = Command.limits(cpu_seconds, wall_seconds, idle_seconds, output_bytes)
-        loop = self._listen()
-        if self._running is not None:
-            raise SandboxBusy(f"box {self.id} already runs a command: await it first, or acquire another box")
-        self._last_id += 1
-        running = self._running = _Running(self._last_id, on_output, loop.create_future())
+        terminal = Terminal(*tty) if tty else None
         try:
-            await self._send(command.frame(running.ident, limits), command.descriptors)
+            command = Command.build(
+                argv,
+                stdin=stdin + b"\x04" if stdin and terminal else stdin,  # a terminal's input has no other end
+                env=env,
+                path=self._path,
+                cwd=cwd,
+                files=files,
+                fds=fds,
+                stream=on_output is not None,
+                tty=terminal.ends if terminal else None,
+            )
+            return await self._run(command, limits, _Heard(on_output), terminal)
+        finally:
+            if terminal:
+                terminal.close()
+
+    async def _run(
+        self, command: Command, limits: wire.ExecLimits, heard: _Heard, terminal: Terminal | None
+    ) -> ExecResult:
+        link = self._link
+        running = await link.begin(command, limits, heard)
+        if terminal:
+            terminal.hand_over()
+        try:
             report = await running.ended
         except asyncio.CancelledError:
-            self._spoil(running.ident)
+            link.kill(running)
+            link.lose("a command in it was cancelled")
             raise
         finally:
-            self._running = None
-        return await self._conclude(running, report)
+            link.end()
+        return await self._conclude(running.started, heard, report)
 
-    async def _conclude(self, running: _Running, report: wire.ExitReport | None) -> ExecResult:
-        out, err = b"".join(running.out), b"".join(running.err)
+    async def start(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpu_seconds: float = 1e6,
+        wall_seconds: float = 1e6,
+        idle_seconds: float | None = None,
+        output_bytes: int = 1 << 30,
+        keep_bytes: int = 1_000_000,
+        files: Mapping[str, bytes | str] | None = None,
+        fds: Mapping[int, int | HasFileno] | None = None,
+        tty: tuple[int, int] | None = None,
+    ) -> NativeProcess:
+        limits = Command.limits(cpu_seconds, wall_seconds, idle_seconds, output_bytes)
+        terminal = Terminal(*tty) if tty else None
+        theirs, ours = (-1, -1) if terminal else os.pipe()
+        try:
+            command = Command.build(
+                *(argv,),
+                stdin=b"",
+                env=env,
+                path=self._path,
+                cwd=cwd,
+                files=files,
+                fds=fds,
+                stream=True,
+                warm=False,
+                tty=terminal.ends if terminal else None,
+                input_fd=None if terminal else theirs,
+            )
+            return await self._branch_off(command, limits, keep_bytes, terminal, ours)
+        except BaseException:
+            if ours >= 0:
+                os.close(ours)
+            raise
+        finally:
+            if theirs >= 0:
+                os.close(theirs)
+            if terminal:
+                terminal.close()
+
+    async def _branch_off(
+        self, command: Command, limits: wire.ExecLimits, keep_bytes: int, terminal: Terminal | None, ours: int
+    ) -> NativeProcess:
+        """The command on a branch of its own. `ours`: what writes its stdin, if it has no terminal."""
+        before = await self.stats()
+        link = await self._branch()
+        try:
+            process = NativeProcess(link, keep_bytes=keep_bytes, lost_to_memory=self._lost_to_memory(before))
+            running = await link.begin(command, limits, process.hear)
+        except BaseException:
+            link.close("its command could not be started")
+            raise
+        process.follow(running, terminal.take_master() if terminal else ours, is_tty=terminal is not None)
+        self._processes = [each for each in self._processes if each.poll() is None]
+        self._processes.append(process)
+        return process
+
+    async def _branch(self) -> InitLink:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            link = InitLink(ours.detach(), f"a background command of box {self.id}")
+            try:
+                answer = await self._link.ask(
+                    lambda ident: wire.bare_frame(ident, wire.Ask.branch), [theirs.fileno()]
+                )
+            except BaseException:
+                link.close("it was never started")
+                raise
+        error, _, _ = wire.done(answer)
+        if error:
+            link.close("it was never started")
+            raise SandboxBusy(
+                f"no further background command can be started in box {self.id}: {os.strerror(error)}; "
+                "at most 8 run at once, and each takes one of the box's processes"
+            )
+        return link
+
+    def _lost_to_memory(self, before: BoxStats) -> Callable[[], Awaitable[bool]]:
+        """Whether the memory limit has killed anything since; asked when a branch died."""
+
+        async def look() -> bool:
+            try:
+                return (await self.stats()).oom_kills > before.oom_kills
+            except SandboxGone:
+                return await self._keeper.died_of_memory(self)
+
+        return look
+
+    async def _conclude(self, started: float, heard: _Heard, report: wire.ExitReport | None) -> ExecResult:
+        out, err = b"".join(heard.parts[1]), b"".join(heard.parts[2])
         if report is None:
-            oom = await self._died_of_memory(self)
-            return lost(out, err, oom=oom, wall_seconds=time.monotonic() - running.started)
+            oom = await self._keeper.died_of_memory(self)
+            return lost(out, err, oom=oom, wall_seconds=time.monotonic() - started)
         if report.reason == wire.Reason.file:
             raise FileFault(f"cannot write the command's files: {os.strerror(report.error)}", report.error)
         if report.flags & wire.FLAG_STUCK:
-            self._lose("processes in it could not be killed")
+            self._link.lose("processes in it could not be killed")
         return result(report, out, err)
 
-    def _listen(self) -> asyncio.AbstractEventLoop:
-        if self._gone:
-            raise SandboxGone(f"box {self.id} is gone: {self._gone}; acquire another")
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._socket, self._hear)
-        return self._loop
+    async def reset(self) -> None:
+        if self._keeper.renew is None:
+            raise CapabilityRefused(f"box {self.id} cannot be reset by its backend: acquire another")
+        await self._keeper.renew(self)
 
-    async def _ask(self, frame: Callable[[int], bytes]) -> bytes:
-        loop = self._listen()
-        self._last_id += 1
-        ident = self._last_id
-        answer = self._answers[ident] = loop.create_future()
-        try:
-            await self._send(frame(ident), ())
-            return await answer
-        finally:
-            self._answers.pop(ident, None)
+    async def stats(self) -> BoxStats:
+        _, _, record = wire.done(await self._link.ask(lambda ident: wire.bare_frame(ident, wire.Ask.stats)))
+        found = wire.stats(record)
+        return BoxStats(
+            cpu_seconds=found.cpu_ns / 1e9,
+            throttled_seconds=found.throttled_ns / 1e9,
+            memory_mb=found.memory / _MIB,
+            memory_peak_mb=found.peak / _MIB,
+            disk_used_mb=found.disk_used / _MIB,
+            disk_mb=found.disk / _MIB,
+            inodes_used=found.inodes_used,
+            inodes=found.inodes,
+            processes=found.pids,
+            oom_kills=found.oom_kills,
+            pids_hits=found.pids_hits,
+            background=found.branches,
+        )
 
-    async def _send(self, frame: bytes, descriptors: Sequence[int]) -> None:
-        """Frames leave whole and in order; a box that got half a frame is spoiled."""
-        loop = self._listen()
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
-        async with self._sending:
-            sent = 0
-            try:
-                with suppress(BlockingIOError):
-                    sent = self._socket.sendmsg([frame], rights, socket.MSG_NOSIGNAL)
-                if sent < len(frame):
-                    await self._send_rest(loop, frame, sent, rights)
-            except (BrokenPipeError, ConnectionResetError):
-                self._lose("its PID 1 died")
-            except asyncio.CancelledError:
-                self._lose("a request to it was cancelled half sent")
-                raise
+    async def survey(self) -> str:
+        _, _, text = wire.done(await self._link.ask(lambda ident: wire.bare_frame(ident, wire.Ask.survey)))
+        return os.fsdecode(text)
 
-    async def _send_rest(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        frame: bytes,
-        sent: int,
-        rights: list[tuple[int, int, "array[int]"]],
-    ) -> None:
-        if rights and not sent:
-            raise SandboxBusy(f"box {self.id} does not take requests now: its socket is full")
-        await loop.sock_sendall(self._socket, memoryview(frame)[sent:])
-
-    def _hear(self) -> None:
-        try:
-            got = self._socket.recv(_RECEIVE)
-        except BlockingIOError:
-            return
-        except ConnectionResetError:
-            got = b""
-        if not got:
-            assert self._loop is not None
-            self._loop.remove_reader(self._socket)
-            self._lose("its PID 1 died")
-            return
-        self._buffer += got
-        while (frame := wire.take_frame(self._buffer)) is not None:
-            self._handle(frame)
-
-    def _handle(self, frame: wire.Frame) -> None:
-        running = self._running
-        if frame.type == wire.Say.done:
-            answer = self._answers.get(frame.id)
-            if answer is not None and not answer.done():
-                answer.set_result(frame.payload)
-        elif running is None or frame.id != running.ident:
-            return
-        elif frame.type == wire.Say.output:
-            running.hear(frame.stream, frame.payload)
-        elif frame.type == wire.Say.exit and not running.ended.done():
-            running.ended.set_result(wire.exit_report(frame.payload))
-
-    def _spoil(self, ident: int) -> None:
-        with suppress(OSError):
-            self._socket.send(wire.kill_frame(ident), socket.MSG_NOSIGNAL)
-        self._lose("a command in it was cancelled")
-
-    def _lose(self, why: str) -> None:
-        """From now on nothing can be asked; whoever waits is told."""
-        self._gone = self._gone or why
-        if self._running is not None and not self._running.ended.done():
-            self._running.ended.set_result(None)
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(SandboxGone(f"box {self.id} is gone: {why}"))
-
-
-def _read_reason(error: int) -> str:
-    if error == errno.ELOOP:
-        return "the path holds a symlink, and none is followed"
-    if error == errno.EINVAL:
-        return "not a regular file"
-    return os.strerror(error)
+    async def connect(self, port: int, *, timeout: float = 5.0) -> socket.socket:
+        if not 0 < port < 1 << 16:
+            raise PortClosed(f"port {port} does not exist: give 1 to 65535")
+        last = time.monotonic() + timeout
+        while True:
+            for family in (4, 6):
+                found = await dial(self._link, family, port)
+                if isinstance(found, socket.socket):
+                    return found
+            if time.monotonic() >= last:
+                raise PortClosed(
+                    f"nothing listens on port {port} in box {self.id} after {timeout} s: {os.strerror(found)}"
+                )
+            await asyncio.sleep(_RETRY_SECONDS)

@@ -28,9 +28,8 @@ class Command:
     stdin: bytes
     fd_numbers: list[int]
     descriptors: list[int]
-    stream: bool
-    warm: bool
-    """a copy of the warm interpreter does as well as a cold start"""
+    flags: int
+    """EXEC_STREAM, EXEC_WARM (a copy of the warm interpreter does as well as a cold start), EXEC_TTY"""
 
     @classmethod
     def build(
@@ -44,21 +43,27 @@ class Command:
         files: Mapping[str, bytes | str] | None,
         fds: Mapping[int, int | HasFileno] | None,
         stream: bool,
+        warm: bool = True,
+        tty: tuple[int, int] | None = None,
+        input_fd: int | None = None,
     ) -> "Command":
-        """Raises InvalidExec, InvalidPath."""
+        """`tty`: a terminal's master and slave. `input_fd` becomes the command's stdin.
+
+        Raises InvalidExec, InvalidPath."""
         if isinstance(argv, str | bytes) or not argv:
             raise InvalidExec(f"argv is {argv!r}: give a list that begins with the program")
         numbers, descriptors = _descriptors(fds or {})
+        own = list(tty or ()) + ([] if input_fd is None else [input_fd])
+        may_warm = warm and tty is None and input_fd is None and _may_be_warm(argv, env or {})
         return cls(
             argv=[_string(part, "argument") for part in argv],
             env=_environment(path, env or {}),
             cwd=_string(cwd or HOME, "cwd"),
             files=[_file(name, data) for name, data in (files or {}).items()],
             stdin=bytes(stdin),
-            fd_numbers=numbers,
-            descriptors=descriptors,
-            stream=stream,
-            warm=_may_be_warm(argv, env or {}),
+            fd_numbers=[0] * len(own) + numbers,
+            descriptors=own + descriptors,
+            flags=wire.EXEC_STREAM * stream | wire.EXEC_WARM * may_warm | wire.EXEC_TTY * (tty is not None),
         )
 
     @staticmethod
@@ -79,8 +84,7 @@ class Command:
             fd_numbers=self.fd_numbers,
             files=self.files,
             stdin=self.stdin,
-            stream=self.stream,
-            warm=self.warm,
+            flags=self.flags,
         )
         if len(frame) > wire.MAX_FRAME:
             raise InvalidExec(

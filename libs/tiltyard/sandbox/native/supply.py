@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable
 
 from tiltyard.sandbox.backend import Box
-from tiltyard.sandbox.errors import SandboxUnavailable
+from tiltyard.sandbox.errors import SandboxGone, SandboxUnavailable
 from tiltyard.sandbox.limits import Limits
+from tiltyard.sandbox.pristine import Fingerprint, fingerprint
 
 from . import wire
-from .box import NativeBox
+from .box import Keeper, NativeBox
 from .host import HostLink
 from .image import Image
 
@@ -25,6 +26,7 @@ _MAX_RESTARTS = 3
 _MAX_FAILURES = 5
 _MINUTE = 60.0
 _LOST_SECONDS = 1.0
+_MAX_DRIFTS = 5
 
 
 class NativeSupply:
@@ -36,6 +38,7 @@ class NativeSupply:
         *,
         size: int,
         limits: Limits,
+        max_reuses: int,
         on_ready: Callable[[], None],
         on_fault: Callable[[Exception], None],
     ) -> None:
@@ -43,18 +46,26 @@ class NativeSupply:
         self._on_ready = on_ready
         self._on_fault = on_fault
         self._request = wire.pool_request(
-            size=size, starting=min(size, 2 * (os.cpu_count() or 1)), limits=limits, image=image.digest
+            size=size,
+            starting=min(size, 2 * (os.cpu_count() or 1)),
+            limits=limits,
+            image=image.digest,
+            reuses=max_reuses,
         )
         self._link = HostLink(self._hear, self._ended)
         self._ready: deque[NativeBox] = deque()
         self._lent: dict[tuple[int, int], NativeBox] = {}
         self._lost: dict[tuple[int, int], asyncio.Future[bool]] = {}
+        self._keeper = Keeper(died_of_memory=self._died_of_memory, renew=self._renew)
+        self._renewals: deque[asyncio.Future[NativeBox]] = deque()
+        self._pristine: Fingerprint | None = None
         self._counts: list[asyncio.Future[wire.HostEvent]] = []
         self._deaths: deque[float] = deque()
         self._failures = 0
         self._made = False
         self._closing = False
         self.restarts = 0
+        self.drifted = 0
 
     def start(self) -> None:
         """Raises SandboxUnavailable."""
@@ -71,10 +82,78 @@ class NativeSupply:
 
     def discard(self, box: Box) -> None:
         """Both ends let go: tilt-host kills the box's PID 1, and tilt-init would end by itself."""
+        self._destroy(box, retire=False)
+
+    def _destroy(self, box: Box, *, retire: bool) -> None:
+        """`retire`: nor is its cell used again."""
         assert isinstance(box, NativeBox)
         if self._lent.pop((box.cell, box.life), None) is not None:
-            self._link.ask(wire.kill_request(box.cell, box.life))
+            self._link.ask(wire.kill_request(box.cell, box.life, retire=retire))
             box.close()
+
+    async def _renew(self, box: NativeBox) -> None:
+        """The box goes on as one that nobody has used; what it was is destroyed first, so that the number
+        of boxes stays as it is."""
+        if (box.cell, box.life) not in self._lent:
+            raise SandboxGone(f"box {box.id} is gone: it was released; acquire another")
+        self.discard(box)
+        drift: list[str] = []
+        for _ in range(_MAX_DRIFTS):
+            fresh = await self._fresh()
+            drift = await self._drift(fresh)
+            if not drift:
+                self._lent.pop((fresh.cell, fresh.life), None)
+                box.become(fresh)
+                self._lent[box.cell, box.life] = box
+                return
+            self.drifted += 1
+            self._destroy(fresh, retire=True)
+        raise SandboxGone(
+            f"no pristine box could be had in {_MAX_DRIFTS} tries; the last differed in {drift}"
+        )
+
+    async def _fresh(self) -> NativeBox:
+        found = self.take()
+        if found is None:
+            waiter: asyncio.Future[NativeBox] = asyncio.get_running_loop().create_future()
+            self._renewals.append(waiter)
+            try:
+                found = await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                    self.discard(waiter.result())
+                raise
+        assert isinstance(found, NativeBox)
+        return found
+
+    async def _drift(self, fresh: NativeBox) -> list[str]:
+        """How a box that nobody has used differs from the first one that was looked at."""
+        try:
+            now = fingerprint(await fresh.survey())
+        except BaseException:
+            self.discard(fresh)
+            raise
+        if self._pristine is None and not now.blemishes():
+            self._pristine = now
+        return now.blemishes() or (self._pristine.drift(now) if self._pristine else [])
+
+    def _serve_renewal(self) -> None:
+        """A box that was just made goes to a reset first: that holder has given up a box for it."""
+        while self._renewals and self._ready:
+            waiter = self._renewals.popleft()
+            if not waiter.done():
+                found = self.take()
+                if found is None:
+                    self._renewals.appendleft(waiter)
+                    return
+                assert isinstance(found, NativeBox)
+                waiter.set_result(found)
+
+    def _refuse_renewals(self, error: Exception) -> None:
+        while self._renewals:
+            waiter = self._renewals.popleft()
+            if not waiter.done():
+                waiter.set_exception(error)
 
     async def counts(self) -> tuple[int, int, int, int]:
         answer: asyncio.Future[wire.HostEvent] = asyncio.get_running_loop().create_future()
@@ -87,6 +166,7 @@ class NativeSupply:
 
     async def close(self) -> None:
         self._closing = True
+        self._refuse_renewals(SandboxGone("the pool was closed"))
         for box in (*self._ready, *self._lent.values()):
             box.close()
         self._ready.clear()
@@ -94,12 +174,15 @@ class NativeSupply:
         await asyncio.shield(self._link.close())
 
     def _hear(self, event: wire.HostEvent, fd: int) -> None:
-        if event.op == wire.Event.box:
+        if event.op == wire.Event.box and self._closing:
+            os.close(fd)
+        elif event.op == wire.Event.box:
             self._failures = 0
             self._made = True
-            box = NativeBox(event.cell, event.life, fd, self._image.path, self._died_of_memory)
+            box = NativeBox(event.cell, event.life, fd, self._image.path, self._keeper)
             box.made_in = event.made_ns / 1e9
             self._ready.append(box)
+            self._serve_renewal()
             self._on_ready()
         elif event.op == wire.Event.lost:
             waiting = self._lost.pop((event.cell, event.life), None)
@@ -113,10 +196,14 @@ class NativeSupply:
         else:
             self._note_failure(event)
 
+    def _fail(self, error: Exception) -> None:
+        self._refuse_renewals(error)
+        self._on_fault(error)
+
     def _note_failure(self, event: wire.HostEvent) -> None:
         self._failures += 1
         if self._failures >= _MAX_FAILURES or event.op == wire.Event.refused:
-            self._on_fault(SandboxUnavailable(_describe(event)))
+            self._fail(SandboxUnavailable(_describe(event)))
 
     async def _died_of_memory(self, box: NativeBox) -> bool:
         """Whether the memory limit killed a box that died; tilt-host tells soon after."""
@@ -139,7 +226,7 @@ class NativeSupply:
         if self._closing:
             return
         if not self._made:
-            self._on_fault(
+            self._fail(
                 SandboxUnavailable(f"no sandbox can be made here: {reason}; see `tiltyard sandbox doctor`")
             )
             return
@@ -148,7 +235,7 @@ class NativeSupply:
         while self._deaths[0] < now - _MINUTE:
             self._deaths.popleft()
         if len(self._deaths) > _MAX_RESTARTS:
-            self._on_fault(
+            self._fail(
                 SandboxUnavailable(f"tilt-host died {len(self._deaths)} times within a minute: {reason}")
             )
             return
@@ -157,7 +244,7 @@ class NativeSupply:
         try:
             self.start()
         except SandboxUnavailable as error:
-            self._on_fault(error)
+            self._fail(error)
 
 
 def _describe(event: wire.HostEvent) -> str:

@@ -35,8 +35,10 @@ def verdict(report: ExitReport) -> tuple[ExecOutcome, int | None, str]:
         )
     if report.reason == Reason.spawn:
         return _not_started(report.error)
+    if report.reason == Reason.killed:
+        return ExecOutcome.signalled, None, "killed by request"
     if report.reason not in (Reason.exited, Reason.signalled):
-        return ExecOutcome.infra_error, None, "killed by request"
+        return ExecOutcome.infra_error, None, f"ended for a reason that is not known: {report.reason}"
     return _failed(report)
 
 

@@ -12,7 +12,7 @@ from tiltyard.sandbox.paths import Root
 MAX_FRAME = 16 << 20
 FIRST_FD, LAST_FD = 3, 15
 
-_POOL = struct.Struct("=4I4Q2I64s")
+_POOL = struct.Struct("=4I4Q4I64s")
 _KILL = struct.Struct("=4I")
 _EVENT = struct.Struct("=3Ii2i4I4Q")
 EVENT_SIZE = _EVENT.size
@@ -20,6 +20,9 @@ _EXEC = struct.Struct("=4Q6I")
 _FILE = struct.Struct("=6I")
 _READ = struct.Struct("=Q2I")
 _DONE = struct.Struct("=iiQ")
+_ENTRY = struct.Struct("=QqII")
+_CONNECT = struct.Struct("=2I")
+_STATS = struct.Struct("=8Q4I")
 _EXIT = struct.Struct("=2I3i3I5Q")
 _FRAME = struct.Struct("=IBBHI")
 FRAME_SIZE = _FRAME.size
@@ -62,6 +65,20 @@ class Ask(IntEnum):
     """read a part of a file"""
     kill = 4
     """kill the command"""
+    list = 5
+    """name what a folder holds"""
+    stat = 6
+    """look at one name"""
+    mkdir = 7
+    """make a folder and those above it"""
+    stats = 8
+    """what the box uses"""
+    survey = 9
+    """what a pristine box would show too"""
+    connect = 10
+    """connect to a port inside"""
+    branch = 11
+    """serve one more command, over a socket of its own"""
 
 
 class Reason(IntEnum):
@@ -87,6 +104,7 @@ class Reason(IntEnum):
     """one of its files could not be written"""
 
 
+EXEC_STREAM, EXEC_WARM, EXEC_TTY = 1, 2, 4
 FLAG_OUT_CUT, FLAG_ERR_CUT, FLAG_DISK_FULL, FLAG_STUCK = 1, 2, 4, 8
 
 STEPS = (
@@ -156,6 +174,32 @@ class ExitReport(NamedTuple):
     waited_ns: int
 
 
+class EntryRecord(NamedTuple):
+    """One name in a folder. Bytes, nanoseconds since 1970, st_mode."""
+
+    size: int
+    mtime_ns: int
+    mode: int
+    name: bytes
+
+
+class Stats(NamedTuple):
+    """What a box uses. Times in nanoseconds, sizes in bytes."""
+
+    cpu_ns: int
+    throttled_ns: int
+    memory: int
+    peak: int
+    disk_used: int
+    disk: int
+    inodes_used: int
+    inodes: int
+    pids: int
+    oom_kills: int
+    pids_hits: int
+    branches: int
+
+
 class Frame(NamedTuple):
     """One message from tilt-init."""
 
@@ -165,7 +209,8 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-def pool_request(*, size: int, starting: int, limits: Limits, image: str) -> bytes:
+def pool_request(*, size: int, starting: int, limits: Limits, image: str, reuses: int = 0) -> bytes:
+    """`reuses`: how many boxes one cell may serve; 0: any number."""
     return _POOL.pack(
         *(
             1,
@@ -177,12 +222,13 @@ def pool_request(*, size: int, starting: int, limits: Limits, image: str) -> byt
             limits.inodes,
             limits.file_bytes,
         ),
-        *(round(limits.cpus * 1000), limits.nofile, image.encode()),
+        *(round(limits.cpus * 1000), limits.nofile, reuses, 0, image.encode()),
     )
 
 
-def kill_request(cell: int, life: int) -> bytes:
-    return _KILL.pack(2, cell, life, 0)
+def kill_request(cell: int, life: int, *, retire: bool = False) -> bytes:
+    """`retire`: its cell is not used again."""
+    return _KILL.pack(2, cell, life, retire)
 
 
 STATS_REQUEST = struct.pack("=I", 3)
@@ -208,6 +254,33 @@ def read_frame(ident: int, root: Root, path: bytes, offset: int, size: int) -> b
     return _frame(Ask.read, ident, _READ.pack(offset, root, size) + path + b"\0")
 
 
+def path_frame(ident: int, kind: Ask, root: Root, path: bytes, size: int, offset: int = 0) -> bytes:
+    """For list (size: bytes of the answer), stat and mkdir (size: the mode)."""
+    return _frame(kind, ident, _READ.pack(offset, root, size) + path + b"\0")
+
+
+def bare_frame(ident: int, kind: Ask) -> bytes:
+    return _frame(kind, ident, b"")
+
+
+def connect_frame(ident: int, family: int, port: int) -> bytes:
+    return _frame(Ask.connect, ident, _CONNECT.pack(family, port))
+
+
+def entries(records: bytes) -> list[EntryRecord]:
+    found, at = [], 0
+    while at < len(records):
+        size, mtime, mode, length = _ENTRY.unpack_from(records, at)
+        at += _ENTRY.size
+        found.append(EntryRecord(size, mtime, mode, records[at : at + length]))
+        at += length
+    return found
+
+
+def stats(record: bytes) -> Stats:
+    return Stats(*_STATS.unpack(record))
+
+
 def kill_frame(ident: int) -> bytes:
     return _frame(Ask.kill, ident, b"")
 
@@ -231,13 +304,10 @@ def exec_frame(
     fd_numbers: Sequence[int],
     files: Sequence[bytes],
     stdin: bytes,
-    stream: bool,
-    warm: bool,
+    flags: int,
 ) -> bytes:
     """The strings must hold no NUL; the caller has checked."""
-    head = _EXEC.pack(
-        *limits, len(argv), len(env), len(fd_numbers), len(files), len(stdin), stream | warm << 1
-    )
+    head = _EXEC.pack(*limits, len(argv), len(env), len(fd_numbers), len(files), len(stdin), flags)
     numbers = struct.pack(f"={len(fd_numbers)}I", *fd_numbers)
     strings = [*argv, *(name + b"=" + value for name, value in env.items()), cwd, b""]
     return _frame(Ask.exec, ident, b"".join((head, numbers, b"\0".join(strings), *files, stdin)))

@@ -16,12 +16,12 @@ enum tilt_request { TILT_POOL = 1, TILT_KILL = 2, TILT_STATS = 3 };
 struct tilt_pool {          /* keep `size` boxes alive, made from one image under one set of limits */
     uint32_t op, size, starting, pids;
     uint64_t memory, disk, inodes, file_bytes;   /* bytes, bytes, count, bytes */
-    uint32_t cpu_milli, nofile;
+    uint32_t cpu_milli, nofile, reuses, pad;     /* reuses: boxes that one cell may serve, 0: any number */
     char image[TILT_DIGEST];
 };
 
 struct tilt_kill {          /* destroy one box; `life` guards against a number that was used again */
-    uint32_t op, cell, life, pad;
+    uint32_t op, cell, life, retire;             /* retire: the cell is not used again */
 };
 
 /* --- tilt-host -> Python ------------------------------------------------------------------------------- */
@@ -56,7 +56,8 @@ struct tilt_status {        /* child -> tilt-host, over a packet pipe */
 
 /* --- Descriptors and arguments that tilt-init starts with ---------------------------------------------- */
 enum {
-    INIT_SOCKET, INIT_STATUS, INIT_LEASH, INIT_CPU, INIT_PEAK, INIT_OOM, INIT_PIDS, INIT_THROTTLE, INIT_ZYGOTE, INIT_FDS,
+    INIT_SOCKET, INIT_STATUS, INIT_LEASH, INIT_CPU, INIT_PEAK, INIT_OOM, INIT_PIDS, INIT_THROTTLE, INIT_MEMORY, INIT_ZYGOTE, INIT_FDS,
+    INIT_METERS = INIT_MEMORY - INIT_CPU + 1,
 };
 
 /* --- Python <-> tilt-init ------------------------------------------------------------------------------ */
@@ -67,7 +68,16 @@ struct tilt_frame {
     uint32_t id;                /* chosen by Python, echoed */
 };
 
-enum tilt_ask { ASK_EXEC = 1, ASK_WRITE = 2, ASK_READ = 3, ASK_KILL = 4 };
+enum tilt_ask {
+    ASK_EXEC = 1, ASK_WRITE = 2, ASK_READ = 3, ASK_KILL = 4,
+    ASK_LIST = 5,               /* tilt_read; answered by tilt_done (size: where to go on, 0 at the end) and tilt_entry records */
+    ASK_STAT = 6,               /* tilt_read; answered by tilt_done and one tilt_entry */
+    ASK_MKDIR = 7,              /* tilt_read, whose size is the mode */
+    ASK_STATS = 8,              /* answered by tilt_done and tilt_stats */
+    ASK_SURVEY = 9,             /* answered by tilt_done and text: what a pristine box would show too */
+    ASK_CONNECT = 10,           /* tilt_connect with one descriptor, over which the connected socket is sent */
+    ASK_BRANCH = 11,            /* one descriptor: a socket on which a branch of tilt-init serves one more command */
+};
 enum tilt_say { SAY_OUTPUT = 1, SAY_EXIT = 2, SAY_DONE = 3 };
 
 struct tilt_exec {
@@ -75,7 +85,11 @@ struct tilt_exec {
     uint64_t cpu_ns, wall_ns, idle_ns, output_bytes;   /* idle_ns 0: none */
     uint32_t argc, envc, nfds, nfiles, stdin_size, flags;
 };
-enum tilt_exec_flag { EXEC_STREAM = 1, EXEC_WARM = 2 };     /* WARM: argv is python3 -I -S SCRIPT..., so a copy of a warm one may serve */
+enum tilt_exec_flag {
+    EXEC_STREAM = 1,
+    EXEC_WARM = 2,              /* argv is python3 -I -S SCRIPT..., so a copy of a warm one may serve */
+    EXEC_TTY = 4,               /* the first two descriptors are a terminal's master and slave; what comes out of it is stdout */
+};
 
 struct tilt_file {
     uint32_t root, mode, append, path_size, data_size, pad;   /* root: 0 /box, 1 /tmp; path_size counts the NUL */
@@ -89,6 +103,21 @@ struct tilt_read {          /* then: path NUL */
 struct tilt_done {          /* answer to WRITE and READ; READ's bytes follow */
     int32_t error, pad;
     uint64_t size;              /* READ: size of the whole file */
+};
+
+struct tilt_entry {         /* then: name, name_size bytes without NUL (none for STAT) */
+    uint64_t size;
+    int64_t mtime_ns;
+    uint32_t mode, name_size;
+};
+
+struct tilt_connect {
+    uint32_t family, port;      /* 4 or 6; loopback of the box */
+};
+
+struct tilt_stats {         /* nanoseconds, bytes, counts; since the box began */
+    uint64_t cpu_ns, throttled_ns, memory, peak, disk_used, disk, inodes_used, inodes;
+    uint32_t pids, oom_kills, pids_hits, branches;
 };
 
 enum tilt_reason {

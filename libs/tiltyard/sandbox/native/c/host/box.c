@@ -87,7 +87,7 @@ static void take_identity(void) {
     TRY(STEP_IDENTITY, setgroups(0, NULL) || setresgid(0, 0, 0) || setresuid(0, 0, 0));
 }
 
-/* tilt-init's descriptors go to 0..8 and its program to 9; everything else closes. */
+/* tilt-init's descriptors go to 0..9 and its program to 10; everything else closes. */
 static void place_descriptors(const int wanted[INIT_FDS + 1]) {
     int high[INIT_FDS + 1];
     for (int i = 0; i <= INIT_FDS; i++)
@@ -98,10 +98,10 @@ static void place_descriptors(const int wanted[INIT_FDS + 1]) {
     TRY(STEP_DESCRIPTORS, syscall(SYS_close_range, INIT_FDS + 1u, ~0u, 0u));
 }
 
-static void become_init(int socket, const int meters[5]) {
+static void become_init(int socket, const int meters[INIT_METERS]) {
     struct recipe kept = *by;
     int wanted[INIT_FDS + 1] = {socket, by->status, by->leash};
-    memcpy(wanted + INIT_CPU, meters, 5 * sizeof *meters);
+    memcpy(wanted + INIT_CPU, meters, INIT_METERS * sizeof *meters);
     wanted[INIT_ZYGOTE] = by->zygote >= 0 ? by->zygote : by->leash;     /* no socket: asking fails, and Python starts cold */
     wanted[INIT_FDS] = by->init_file;
     place_descriptors(wanted);
@@ -117,7 +117,7 @@ static void become_init(int socket, const int meters[5]) {
 }
 
 static void child(int socket) {
-    int meters[5];
+    int meters[INIT_METERS];
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);

@@ -244,12 +244,13 @@ static int open_meter(enum which which, uint32_t cell, const char *v1, const cha
 }
 
 /* In the order of tilt-init's descriptors, from INIT_CPU on. */
-void cgroup_meters(uint32_t cell, int meters[5]) {
+void cgroup_meters(uint32_t cell, int meters[INIT_METERS]) {
     meters[0] = open_meter(CPUACCT, cell, "cpuacct.usage", "cpu.stat", O_RDONLY);
     meters[1] = open_meter(MEMORY, cell, "memory.max_usage_in_bytes", "memory.peak", O_RDWR);
     meters[2] = open_meter(MEMORY, cell, "memory.oom_control", "memory.events", O_RDONLY);
     meters[3] = open_meter(PIDS, cell, "pids.events", "pids.events", O_RDONLY);
     meters[4] = open_meter(CPU, cell, "cpu.stat", "cpu.stat", O_RDONLY);
+    meters[5] = open_meter(MEMORY, cell, "memory.usage_in_bytes", "memory.current", O_RDONLY);
 }
 
 uint64_t cgroup_oom_kills(uint32_t cell) {

@@ -63,6 +63,20 @@ static int new_cell(uint32_t *slot) {
     return 0;
 }
 
+/* Another cell in the place of one that drifted or has served enough boxes. */
+static int replace_cell(uint32_t slot) {
+    struct box *box = &boxes[slot];
+    slot_of_cell[box->cell.number] = NOBODY;
+    cell_free(&box->cell);
+    int error = cell_take(&box->cell) ?: cgroup_make(box->cell.number, &fleet.recipe.limits);
+    if (error)
+        return error;                   /* the slot is lost: it rests no more */
+    slot_of_cell[box->cell.number] = (int32_t)slot;
+    box->uses = 0;
+    box->retire = false;
+    return 0;
+}
+
 static int rested_cell(uint32_t *slot) {
     uint32_t first = resting[rest_head];
     struct box *box = &boxes[first];
@@ -76,9 +90,11 @@ static int rested_cell(uint32_t *slot) {
     refusals = 0;
     rest_head = (rest_head + 1) % box_room;
     rest_size--;
+    *slot = first;
+    if (box->retire || (fleet.recipe.reuses && box->uses >= fleet.recipe.reuses))
+        return replace_cell(first);
     if ((error = cell_renew(&box->cell)))
         rest(first);
-    *slot = first;
     return error;
 }
 
@@ -100,6 +116,7 @@ int fleet_make(enum tilt_step *step) {
         return error;
     struct box *box = &boxes[slot];
     box->life = ++last_life;
+    box->uses++;
     box->started_ns = started;
     *step = STEP_CLONE;
     if ((error = box_clone(box, &fleet.recipe))) {

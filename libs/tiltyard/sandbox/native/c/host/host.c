@@ -98,6 +98,7 @@ static int open_pool(const struct tilt_pool *pool) {
         .memory = pool->memory, .disk = pool->disk, .inodes = pool->inodes, .file_bytes = pool->file_bytes,
         .pids = pool->pids, .cpu_milli = pool->cpu_milli, .nofile = pool->nofile,
     };
+    fleet.recipe.reuses = pool->reuses;
     fleet.recipe.zygote = warm_start(fleet.recipe.image);
     pooled = true;
     return fleet_open(pool);
@@ -116,8 +117,10 @@ static void handle(const void *request, size_t size) {
     else if (op == TILT_KILL && size == sizeof(struct tilt_kill)) {
         const struct tilt_kill *order = request;
         struct box *box = fleet_box(order->cell, order->life);
-        if (box)
+        if (box) {
+            box->retire = order->retire;
             fleet_kill(box);
+        }
     } else if (op == TILT_STATS)
         count();
     else

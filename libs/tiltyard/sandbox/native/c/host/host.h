@@ -33,7 +33,7 @@ int cgroup_make(uint32_t cell, const struct limits *limits);
 int cgroup_remove(uint32_t cell);
 bool cgroup_clean(uint32_t cell);
 int cgroup_enter(uint32_t cell);
-void cgroup_meters(uint32_t cell, int meters[5]);
+void cgroup_meters(uint32_t cell, int meters[INIT_METERS]);
 uint64_t cgroup_oom_kills(uint32_t cell);
 int cgroup_folders(int *into);
 void cgroup_each(void (*visit)(uint32_t cell));
@@ -48,7 +48,8 @@ extern const char *proc_masks[], *proc_folder_masks[];
 /* box.c: a box in the making */
 struct box {
     struct cell cell;
-    uint32_t life;
+    uint32_t life, uses;
+    bool retire;                /* its cell is given up before the next box */
     pid_t pid;
     int socket;                 /* Python's end until it is sent, then -1 */
     uint64_t oom_before, started_ns, made_ns;       /* made_ns: from clone until tilt-init listened */
@@ -57,6 +58,7 @@ struct box {
 struct recipe {
     struct limits limits;
     char image[TILT_DIGEST + 1];
+    uint32_t reuses;            /* boxes that one cell may serve, 0: any number */
     int init_file, status, leash, zygote;
 };
 int box_clone(struct box *box, const struct recipe *recipe);

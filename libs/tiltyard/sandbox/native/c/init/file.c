@@ -2,6 +2,7 @@
  * Does not: make what the payload may not make; the kernel judges each call by the payload's identity. */
 #define _GNU_SOURCE
 #include "init.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -155,6 +156,92 @@ static int read_as_payload(const struct tilt_read *how, const char *path, char *
 int file_read(const struct tilt_read *how, const char *path, char *into, size_t *got, uint64_t *size) {
     become(PAYLOAD_ID);
     int error = read_as_payload(how, path, into, got, size);
+    become(0);
+    return error;
+}
+
+static size_t put_entry(char *into, const struct stat *found, const char *name, size_t length) {
+    const struct tilt_entry entry = {
+        .size = (uint64_t)found->st_size, .mode = found->st_mode, .name_size = (uint32_t)length,
+        .mtime_ns = (int64_t)found->st_mtim.tv_sec * 1000000000 + found->st_mtim.tv_nsec,
+    };
+    memcpy(into, &entry, sizeof entry);
+    memcpy(into + sizeof entry, name, length);
+    return sizeof entry + length;
+}
+
+/* One entry a name, as many as fit; `next` tells where to go on, 0 at the end. */
+static int list_as_payload(const struct tilt_read *how, const char *path, char *into, size_t *got, uint64_t *next) {
+    if (how->size < sizeof(struct tilt_entry) + NAME_MAX)
+        return EINVAL;                  /* not even one entry would fit */
+    int fd = open_beneath(roots[how->root], path, O_RDONLY | O_DIRECTORY, 0);
+    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
+    if (!folder)
+        return errno;
+    if (how->offset)
+        seekdir(folder, (long)how->offset);
+    *next = 0;
+    for (struct dirent *each; errno = 0, (each = readdir(folder));) {
+        struct stat found;
+        size_t length = strlen(each->d_name);
+        if (sizeof(struct tilt_entry) + length > how->size - *got)
+            break;
+        *next = (uint64_t)telldir(folder);
+        if (!strcmp(each->d_name, ".") || !strcmp(each->d_name, "..") || fstatat(dirfd(folder), each->d_name, &found, AT_SYMLINK_NOFOLLOW))
+            continue;
+        *got += put_entry(into + *got, &found, each->d_name, length);
+    }
+    int error = errno;
+    if (!readdir(folder))
+        *next = 0;
+    closedir(folder);
+    return error;
+}
+
+int file_list(const struct tilt_read *how, const char *path, char *into, size_t *got, uint64_t *next) {
+    become(PAYLOAD_ID);
+    int error = list_as_payload(how, path, into, got, next);
+    become(0);
+    return error;
+}
+
+int file_stat(const struct tilt_read *how, const char *path, char *into, size_t *got) {
+    struct stat found;
+    become(PAYLOAD_ID);
+    int fd = open_beneath(roots[how->root], path, O_PATH | O_NOFOLLOW, 0), error = fd < 0 || fstat(fd, &found) ? errno : 0;
+    become(0);
+    if (fd >= 0)
+        close(fd);
+    if (!error)
+        *got = put_entry(into, &found, "", 0);
+    return error;
+}
+
+static int mkdir_as_payload(const struct tilt_read *how, const char *path) {
+    int error = make_parents(roots[how->root], path);
+    if (error)
+        return error;
+    const char *slash = strrchr(path, '/');
+    char above[4096 + 1] = ".";
+    if (slash && slash != path) {
+        memcpy(above, path, (size_t)(slash - path));
+        above[slash - path] = 0;
+    }
+    int fd = open_beneath(roots[how->root], above, O_PATH | O_DIRECTORY, 0);
+    error = fd < 0 || (mkdirat(fd, slash ? slash + 1 : path, how->size & 0777) && errno != EEXIST) ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    if (error)
+        return error;
+    if ((fd = open_beneath(roots[how->root], path, O_PATH | O_DIRECTORY, 0)) < 0)
+        return errno;                   /* something else had the name */
+    close(fd);
+    return 0;
+}
+
+int file_mkdir(const struct tilt_read *how, const char *path) {
+    become(PAYLOAD_ID);
+    int error = mkdir_as_payload(how, path);
     become(0);
     return error;
 }

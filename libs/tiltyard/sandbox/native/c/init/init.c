@@ -11,12 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { READ_CAP = 256 << 10 };
+enum { READ_CAP = 256 << 10, LEAST_ROOM = 512, SURVEY_CAP = 128 << 10, MOST_LOOKS = 2500 };
 static struct tilt_status status;
+static int signals;
 static bool joined;             /* in a container that tilt-host did not make: nobody reads our status */
 uint64_t payload_nofile, payload_file_bytes;
 
@@ -42,18 +44,82 @@ static void answer_write(uint32_t id, const char *frame, size_t size) {
     link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
 }
 
-static void answer_read(uint32_t id, const char *frame, size_t size) {
+typedef int answer_path(const struct tilt_read *how, const char *path, char *into, size_t *got, uint64_t *size);
+
+/* A request that names a path: read, list, stat, mkdir. */
+static void answer_about(uint32_t id, const char *frame, size_t size, answer_path *answer) {
     const char *path;
     struct tilt_read how;
     struct tilt_done done = {.error = parse_read(frame, size, &how, &path)};
     size_t got = 0;
     if (!done.error && how.size > READ_CAP)
         how.size = READ_CAP;
-    char *into = done.error ? NULL : malloc(how.size + 1);
+    char *into = done.error ? NULL : malloc(how.size > LEAST_ROOM ? how.size : LEAST_ROOM);
     if (!done.error)
-        done.error = into ? file_read(&how, path, into, &got, &done.size) : ENOMEM;
-    link_send(SAY_DONE, 0, id, &done, sizeof done, into, got);
+        done.error = into ? answer(&how, path, into, &got, &done.size) : ENOMEM;
+    link_send(SAY_DONE, 0, id, &done, sizeof done, into, done.error ? 0 : got);
     free(into);
+}
+
+static int answer_stat(const struct tilt_read *how, const char *path, char *into, size_t *got, uint64_t *size) {
+    (void)size;
+    return file_stat(how, path, into, got);
+}
+
+static int answer_mkdir(const struct tilt_read *how, const char *path, char *into, size_t *got, uint64_t *size) {
+    (void)into, (void)got, (void)size;
+    return file_mkdir(how, path);
+}
+
+static void answer_stats(uint32_t id) {
+    const struct tilt_done done = {0};
+    struct tilt_stats stats;
+    state_stats(&stats);
+    link_send(SAY_DONE, 0, id, &done, sizeof done, &stats, sizeof stats);
+}
+
+static void answer_survey(uint32_t id) {
+    char *text = malloc(SURVEY_CAP);
+    const struct tilt_done done = {.error = text ? 0 : ENOMEM};
+    link_send(SAY_DONE, 0, id, &done, sizeof done, text, text ? state_survey(text, SURVEY_CAP) : 0);
+    free(text);
+}
+
+static void answer_connect(uint32_t id, const char *frame, size_t size) {
+    struct tilt_connect how;
+    int carrier = -1;
+    struct tilt_done done = {.error = link_take_fds(1, &carrier) ?: parse_connect(frame, size, &how)};
+    if (!done.error)
+        done.error = port_connect(&how, carrier);
+    if (carrier >= 0)
+        close(carrier);
+    link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
+}
+
+static void serve(void) __attribute__((noreturn));
+
+/* A copy of this process serves one more command over a socket of its own, and ends with it. */
+static void answer_branch(uint32_t id) {
+    int socket = -1;
+    pid_t pid = -1;
+    struct tilt_done done = {.error = link_take_fds(1, &socket)};
+    if (!done.error)
+        done.error = tree_grow(&pid);
+    if (!pid) {
+        link_replace(socket);
+        job_forget();
+        serve();
+    }
+    if (socket >= 0)
+        close(socket);
+    link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
+}
+
+void leave(int code) {
+    const struct timespec pause = {.tv_nsec = 2000000};
+    for (int looks = 0; tree_branch && looks < MOST_LOOKS && !job_abandon(); looks++)
+        nanosleep(&pause, NULL);
+    _exit(code);
 }
 
 static void handle(const struct tilt_frame *frame, char *payload) {
@@ -65,13 +131,34 @@ static void handle(const struct tilt_frame *frame, char *payload) {
         answer_write(frame->id, payload, frame->size);
         break;
     case ASK_READ:
-        answer_read(frame->id, payload, frame->size);
+        answer_about(frame->id, payload, frame->size, file_read);
+        break;
+    case ASK_LIST:
+        answer_about(frame->id, payload, frame->size, file_list);
+        break;
+    case ASK_STAT:
+        answer_about(frame->id, payload, frame->size, answer_stat);
+        break;
+    case ASK_MKDIR:
+        answer_about(frame->id, payload, frame->size, answer_mkdir);
+        break;
+    case ASK_STATS:
+        answer_stats(frame->id);
+        break;
+    case ASK_SURVEY:
+        answer_survey(frame->id);
+        break;
+    case ASK_CONNECT:
+        answer_connect(frame->id, payload, frame->size);
+        break;
+    case ASK_BRANCH:
+        answer_branch(frame->id);
         break;
     case ASK_KILL:
         job_kill();
         break;
     default:
-        _exit(2);
+        leave(2);
     }
 }
 
@@ -100,7 +187,7 @@ static void prepare(char *const limits[3]) {
         die(STEP_SECCOMP, error);
 }
 
-static void __attribute__((noreturn)) serve(int signals) {
+static void serve(void) {
     for (;;) {
         struct pollfd fds[8] = {
             {.fd = INIT_SOCKET, .events = (short)(POLLIN | (link_blocked ? POLLOUT : 0))},
@@ -111,16 +198,16 @@ static void __attribute__((noreturn)) serve(int signals) {
         int64_t wait = job_timeout_ns();
         struct timespec limit = {.tv_sec = wait / 1000000000, .tv_nsec = wait % 1000000000};
         if (ppoll(fds, (nfds_t)count, wait < 0 ? NULL : &limit, NULL) < 0 && errno != EINTR)
-            _exit(3);
+            leave(3);
         struct signalfd_siginfo seen;
-        if (fds[2].revents)
-            (void)!read(signals, &seen, sizeof seen);
+        if (fds[2].revents && read(signals, &seen, sizeof seen) > 0)
+            job_turn();                 /* first: what is asked about processes next must not count the dead */
         if (fds[1].revents)
-            _exit(0);
+            leave(0);
         if (fds[0].revents & POLLOUT)
             link_flush();
         if ((fds[0].revents & (POLLIN | POLLHUP | POLLERR)) && !link_receive(handle))
-            _exit(0);
+            leave(0);
         job_turn();
     }
 }
@@ -133,6 +220,7 @@ int main(int count, char **arguments) {
         return puts(TILT_SOURCE_HASH) < 0;
     if (count != 6)
         return 2;
+    prctl(PR_SET_NAME, "tilt-init", 0, 0, 0);
     joined = !strcmp(arguments[1], "--join");
     if (joined && (error = join_prepare()))
         die(STEP_DESCRIPTORS, error);
@@ -141,7 +229,7 @@ int main(int count, char **arguments) {
         status.life = (uint32_t)strtoul(arguments[5], NULL, 10);
     }
     prepare(arguments + (joined ? 3 : 1));
-    int signals = open_signals();
+    signals = open_signals();
     if (signals < 0)
         die(STEP_DESCRIPTORS, errno);
     if (joined && (error = join_call(arguments[2])))
@@ -150,5 +238,5 @@ int main(int count, char **arguments) {
     if (write(INIT_STATUS, &status, sizeof status) != sizeof status)
         return 1;
     close(INIT_STATUS);
-    serve(signals);
+    serve();
 }

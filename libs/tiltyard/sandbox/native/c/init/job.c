@@ -1,14 +1,15 @@
-/* The command that runs: its output, its limits, its end. One at a time.
+/* The command that runs: its output, its limits, its end. One at a time here; each branch runs one beside it.
  *
- * Guarantees: when the end is reported, no process of the box lives but PID 1 (kill(-1) reaches every process of the
- * namespace under one lock, so a fork cannot slip past it); the time limits hold on this clock, not on data arriving. */
+ * Guarantees: when the end is reported, no process of the command lives. Without branches that is every process of the box but
+ * PID 1 (kill(-1) reaches all of the namespace under one lock, so a fork cannot slip past it); with them see tree.c.
+ * The time limits hold on this clock, not on data arriving. */
 #define _GNU_SOURCE
 #include "init.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,11 +38,14 @@ static struct {
     struct tilt_exit report;
     uint64_t started, ended, quiet_since, quiet_cpu, next_cpu_check;
     bool main_gone, childless;
+    uint32_t clear_looks;       /* with branches: how often in a row nothing of the command was found */
     char *input;
     size_t input_size, input_sent;
-} job;
+} job = {.child = {.in = -1, .out = -1, .err = -1, .fault = -1}};
 
-static struct stream streams[2];
+static struct stream streams[2] = {{.fd = -1}, {.fd = -1}};
+static uint64_t most_cpu_ns;            /* what used_cpu_ns has answered */
+static bool served;                     /* a command has ended here; a branch then goes */
 uint64_t job_cpu_milli = 1000;
 
 bool job_running(void) {
@@ -57,9 +61,18 @@ static void close_fd(int *fd) {
 static void report_failure(uint32_t id, enum tilt_reason reason, int error) {
     struct tilt_exit report = {.reason = reason, .error = error, .code = -1};
     link_send(SAY_EXIT, 0, id, &report, sizeof report, NULL, 0);
+    served = true;
 }
 
-/* Every process of the box but this one gets SIGKILL; the first reason stands. */
+/* CPU time of the box that no branch used; in a branch, of its tree. Never falls. */
+static uint64_t used_cpu_ns(void) {
+    uint64_t all = tree_branch ? 0 : meter_cpu_ns(), trees = tree_cpu_ns();
+    uint64_t used = tree_branch ? trees : all > trees ? all - trees : 0;
+    most_cpu_ns = used > most_cpu_ns ? used : most_cpu_ns;
+    return most_cpu_ns;
+}
+
+/* Every process of the command gets SIGKILL; the first reason stands. */
 static void stop(enum tilt_reason reason) {
     if (job.phase != RUNNING)
         return;
@@ -68,7 +81,8 @@ static void stop(enum tilt_reason reason) {
         job.report.waited_ns = meter_waited_ns();
     job.phase = REAPING;
     job.ended = now_ns();
-    kill(-1, SIGKILL);
+    job.clear_looks = 0;
+    tree_kill();
 }
 
 void job_kill(void) {
@@ -89,7 +103,7 @@ static void begin(uint32_t id, const struct exec_plan *plan) {
     job.how = plan->how;
     memset(&job.report, 0, sizeof job.report);
     job.main_gone = job.childless = false;
-    job.base = (struct base){meter_cpu_ns(), meter_oom_kills(), meter_pids_hits(), meter_throttled_ns()};
+    job.base = (struct base){used_cpu_ns(), meter_oom_kills(), meter_pids_hits(), meter_throttled_ns()};
     meter_reset_peak();
     job.started = job.quiet_since = now_ns();
     job.quiet_cpu = 0;
@@ -149,9 +163,9 @@ static void drain(int which) {
         ssize_t got = read(stream->fd, stream->buffer + stream->used, STREAM_CAP - stream->used);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got < 0)
+        if (got < 0 && errno != EIO)
             break;
-        if (!got) {
+        if (got <= 0) {             /* EIO: nobody holds the terminal any more */
             close_fd(&stream->fd);
             break;
         }
@@ -192,7 +206,7 @@ static void hear_fault(void) {
         if (said.kind == FAULT_PID) {
             job.child.pid = said.value;
             if (job.phase == REAPING)           /* it came into the box after the end was decided */
-                kill(-1, SIGKILL);
+                tree_kill();
             continue;
         }
         job.report.error = said.kind == FAULT_WARM ? EBADMSG : said.value;
@@ -218,25 +232,36 @@ static void note_main(int status) {
     job.report.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
+/* A branch that was killed from outside leaves orphans; nobody may own them. */
+static void note_branch(void) {
+    if (job.phase == IDLE)
+        tree_kill();
+}
+
 static void reap(void) {
     int status;
     pid_t pid;
-    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+    struct rusage used;
+    while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0) {
         if (!job.child.pid)
             hear_fault();
-        if (pid == job.child.pid && !job.main_gone)
+        uint64_t cpu = (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * SECOND +
+                       (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1000u;
+        if (tree_forget(pid, cpu))
+            note_branch();
+        else if (pid == job.child.pid && !job.main_gone)
             note_main(status);
         else if (job.main_gone)
             job.report.left++;
     }
     /* A copy of the warm interpreter that has not told its pid may still be on its way into the box. */
-    job.childless = pid < 0 && errno == ECHILD && (job.child.pid || job.child.fault < 0);
+    job.childless = (pid < 0 ? errno == ECHILD : job.clear_looks > 1) && (job.child.pid || job.child.fault < 0);
 }
 
 static void check_cpu(uint64_t now) {
     if (now < job.next_cpu_check)
         return;
-    uint64_t used = meter_cpu_ns() - job.base.cpu;
+    uint64_t used = used_cpu_ns() - job.base.cpu;
     if (used >= job.how.cpu_ns) {
         stop(REASON_CPU);
         return;
@@ -248,7 +273,7 @@ static void check_cpu(uint64_t now) {
 static void check_idle(uint64_t now) {
     if (!job.how.idle_ns || now < job.quiet_since + job.how.idle_ns)
         return;
-    uint64_t used = meter_cpu_ns() - job.base.cpu;
+    uint64_t used = used_cpu_ns() - job.base.cpu;
     if (used < job.quiet_cpu + IDLE_CPU_NS)
         stop(REASON_IDLE);
     job.quiet_since = now;
@@ -265,20 +290,10 @@ static void check_limits(void) {
     check_idle(now);
 }
 
-/* One file system in a native box, three in a container. */
-static bool disk_full(void) {
-    static const char *const places[] = {"/box", "/tmp", "/dev/shm"};
-    struct statvfs disk;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (!statvfs(places[i], &disk) && (disk.f_bavail * disk.f_bsize < 64 << 10 || (disk.f_files && !disk.f_ffree)))
-            return true;
-    return false;
-}
-
 static void finish(void) {
     struct tilt_exit *report = &job.report;
     report->wall_ns = job.ended - job.started;
-    report->cpu_ns = meter_cpu_ns() - job.base.cpu;
+    report->cpu_ns = used_cpu_ns() - job.base.cpu;
     report->peak_bytes = meter_peak_bytes();
     report->oom_kills = (uint32_t)(meter_oom_kills() - job.base.oom);
     report->pids_hits = (uint32_t)(meter_pids_hits() - job.base.pids);
@@ -297,12 +312,42 @@ static void finish(void) {
     free(job.input);
     job.input = NULL;
     job.phase = IDLE;
+    served = true;
+}
+
+/* Again: a copy of the warm interpreter can be killed only once it has become the payload, and a walk may miss a fork. */
+static void kill_again(void) {
+    if (!tree_branch && now_ns() > job.ended + SECOND)
+        kill(-1, SIGKILL);          /* it runs away from every walk: the branches go with it */
+    else
+        job.clear_looks = tree_kill() ? job.clear_looks + 1 : 0;
+}
+
+void job_forget(void) {
+    for (int i = 0; i < 2; i++)
+        close_fd(&streams[i].fd);
+    close_fd(&job.child.in);
+    close_fd(&job.child.fault);
+    free(job.input);
+    memset(&job, 0, sizeof job);
+    most_cpu_ns = 0;
+    served = false;
+    job.child = (struct spawned){.in = -1, .out = -1, .err = -1, .fault = -1};
+}
+
+bool job_abandon(void) {
+    tree_kill();
+    while (waitpid(-1, NULL, WNOHANG) > 0)
+        ;
+    return waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD;
 }
 
 void job_turn(void) {
     if (job.phase != IDLE)
         hear_fault();
     reap();
+    if (tree_branch && served && job.phase == IDLE && !link_blocked)
+        leave(0);
     if (job.phase == IDLE)
         return;
     hear_fault();
@@ -311,7 +356,7 @@ void job_turn(void) {
     drain(1);
     check_limits();
     if (job.phase == REAPING && !job.childless) {
-        kill(-1, SIGKILL);          /* again: a copy of the warm interpreter can be killed only once it has become the payload */
+        kill_again();
         reap();
     }
     bool over = job.childless || now_ns() > job.ended + STUCK_S * SECOND;

@@ -20,7 +20,7 @@ enum { PLACES = INIT_FDS, HIGH = 32 };
 static const char *const meters[][2] = {
     {"cpuacct/cpuacct.usage", "cpu.stat"},   {"memory/memory.max_usage_in_bytes", "memory.peak"},
     {"memory/memory.oom_control", "memory.events"}, {"pids/pids.events", "pids.events"},
-    {"cpu/cpu.stat", "cpu.stat"},
+    {"cpu/cpu.stat", "cpu.stat"},            {"memory/memory.usage_in_bytes", "memory.current"},
 };
 
 static int open_meter(const char *const names[2]) {
@@ -42,7 +42,7 @@ int join_prepare(void) {
     wanted[INIT_SOCKET] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     wanted[INIT_STATUS] = open("/dev/null", O_RDWR | O_CLOEXEC);
     wanted[INIT_LEASH] = wanted[INIT_ZYGOTE] = ends[0];     /* no warm interpreter: asking a pipe fails, and Python starts cold */
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < INIT_METERS; i++)
         wanted[INIT_CPU + i] = open_meter(meters[i]);
     for (int i = 0; i < PLACES; i++)
         if ((wanted[i] = fcntl(wanted[i], F_DUPFD_CLOEXEC, HIGH)) < 0)

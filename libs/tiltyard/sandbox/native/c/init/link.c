@@ -25,7 +25,7 @@ static void keep(const struct iovec *parts, int count, size_t skip) {
         total += parts[i].iov_len;
     char *grown = malloc(waiting_size - waiting_sent + total - skip);
     if (!grown)
-        _exit(12);
+        leave(12);
     size_t size = waiting_size - waiting_sent;
     if (size)
         memcpy(grown, waiting + waiting_sent, size);
@@ -53,7 +53,7 @@ void link_flush(void) {
         if (sent < 0 && errno == EAGAIN)
             return;
         if (sent < 0)
-            _exit(0);
+            leave(0);
         waiting_sent += (size_t)sent;
     }
     free(waiting);
@@ -68,7 +68,7 @@ void link_send(uint8_t type, uint8_t stream, uint32_t id, const void *head, size
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
     ssize_t sent = link_blocked ? 0 : sendmsg(INIT_SOCKET, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno != EAGAIN)
-        _exit(0);
+        leave(0);
     if (sent < 0)
         sent = 0;
     if ((size_t)sent < sizeof frame + head_size + data_size)
@@ -153,4 +153,16 @@ bool link_receive(void (*handle)(const struct tilt_frame *, char *payload)) {
     inbox_size += (size_t)got;
     handle_whole(handle);
     return true;
+}
+
+void link_replace(int socket) {
+    free(waiting);
+    waiting = NULL;
+    waiting_size = waiting_sent = inbox_size = 0;       /* what Python asked PID 1 is PID 1's to answer */
+    link_blocked = false;
+    while (fd_count)
+        close(fds[--fd_count]);
+    if (dup3(socket, INIT_SOCKET, O_CLOEXEC) < 0)
+        _exit(4);
+    close(socket);
 }

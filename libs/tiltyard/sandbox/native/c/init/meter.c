@@ -77,6 +77,11 @@ uint64_t meter_peak_bytes(void) {
     return strtoull(slurp(INIT_PEAK, text, sizeof text), NULL, 10);
 }
 
+uint64_t meter_memory_bytes(void) {
+    char text[64];
+    return strtoull(slurp(INIT_MEMORY, text, sizeof text), NULL, 10);
+}
+
 void meter_reset_peak(void) {
     (void)!pwrite(INIT_PEAK, "0\n", 2, 0);          /* v1, and v2 from Linux 6.12; elsewhere the peak is the box's */
 }

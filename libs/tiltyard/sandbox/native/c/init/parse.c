@@ -54,6 +54,13 @@ int parse_read(const char *frame, size_t size, struct tilt_read *how, const char
     return 0;
 }
 
+int parse_connect(const char *frame, size_t size, struct tilt_connect *how) {
+    const char *end = frame + size;
+    if (!take(&frame, end, how, sizeof *how) || frame != end || (how->family != 4 && how->family != 6) || !how->port || how->port > 65535)
+        return EBADMSG;
+    return 0;
+}
+
 static int parse_tail(const char *cursor, const char *end, struct exec_plan *plan) {
     const char *path, *data;
     struct tilt_file file;
@@ -72,9 +79,11 @@ int parse_exec(const char *frame, size_t size, struct exec_plan *plan) {
         return EBADMSG;
     if (!take(&cursor, end, plan->fd_numbers, plan->how.nfds * sizeof *plan->fd_numbers))
         return EBADMSG;
-    for (uint32_t i = 0; i < plan->how.nfds; i++)
-        if (plan->fd_numbers[i] < TILT_FIRST_FD || plan->fd_numbers[i] > TILT_LAST_FD)
+    for (uint32_t i = 0; i < plan->how.nfds; i++)          /* 0: the command's stdin */
+        if (plan->fd_numbers[i] && (plan->fd_numbers[i] < TILT_FIRST_FD || plan->fd_numbers[i] > TILT_LAST_FD))
             return EBADMSG;
+    if (plan->how.flags & EXEC_TTY && (plan->how.nfds < 2 || plan->fd_numbers[0] || plan->fd_numbers[1]))
+        return EBADMSG;
     if (!(plan->argv = take_strings(&cursor, end, plan->how.argc)) || !(plan->env = take_strings(&cursor, end, plan->how.envc)) ||
         !(plan->cwd = take_string(&cursor, end)) || parse_tail(cursor, end, plan)) {
         exec_plan_free(plan);

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -31,15 +32,26 @@ static void reset_signals(void) {
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+static bool is_tty(const struct exec_plan *plan) {
+    return plan->how.flags & EXEC_TTY;
+}
+
+/* Descriptors of the request that are not the command's own: a terminal's two ends. */
+static uint32_t own_fds(const struct exec_plan *plan) {
+    return is_tty(plan) ? 2 : 0;
+}
+
 static void set_descriptors(const struct exec_plan *plan, const int *fds, const struct ends *theirs) {
     int in = theirs->in >= 0 ? theirs->in : open("/dev/null", O_RDONLY);
     if (syscall(SYS_close_range, 3u, ~0u >> 1 /* gVisor takes no more */, 4u /* CLOSE_RANGE_CLOEXEC */))
         fail(theirs->fault);
     if (dup2(in, 0) < 0 || dup2(theirs->out, 1) < 0 || dup2(theirs->err, 2) < 0)
         fail(theirs->fault);
-    for (uint32_t i = 0; i < plan->how.nfds; i++)
+    for (uint32_t i = own_fds(plan); i < plan->how.nfds; i++)
         if (dup2(fds[i], (int)plan->fd_numbers[i]) < 0)
             fail(theirs->fault);
+    if (is_tty(plan) && ioctl(0, TIOCSCTTY, 0))
+        fail(theirs->fault);
 }
 
 /* The kernel's per-process limit stands behind the cgroup's count, for hosts without one. */
@@ -144,7 +156,7 @@ static bool ask_zygote(const struct exec_plan *plan, const int *fds, const struc
 }
 
 static pid_t start(const struct exec_plan *plan, const int *fds, struct ends *theirs) {
-    if (plan->how.flags & EXEC_WARM && plan->how.argc > 3) {
+    if (plan->how.flags & EXEC_WARM && plan->how.argc > 3 && !is_tty(plan) && !tree_branch) {
         int null = theirs->in < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : -1;
         struct ends lent = *theirs;
         lent.in = null >= 0 ? null : theirs->in;
@@ -160,7 +172,30 @@ static pid_t start(const struct exec_plan *plan, const int *fds, struct ends *th
     return pid;
 }
 
+/* On a terminal: its slave is the command's three streams, its master is ours. */
+static int spawn_on_tty(const struct exec_plan *plan, const int *fds, struct spawned *made) {
+    int fault[2], slave = fds[1];
+    if (high_pipe(fault))
+        return errno;
+    struct ends theirs = {.in = slave, .out = slave, .err = slave, .fault = fault[1]};
+    int master = fcntl(fds[0], F_DUPFD_CLOEXEC, MIN_HIGH_FD);
+    int in = plan->how.stdin_size ? fcntl(fds[0], F_DUPFD_CLOEXEC, MIN_HIGH_FD) : -1;
+    pid_t pid = master < 0 ? -1 : start(plan, fds, &theirs);
+    int error = errno;
+    close(fault[1]);
+    *made = (struct spawned){.pid = pid, .in = in, .out = master, .err = -1, .fault = fault[0]};
+    if (pid < 0) {
+        close_all((int[]){in, master, fault[0]}, 3);
+        return error;
+    }
+    fcntl(master, F_SETFL, O_NONBLOCK);
+    fcntl(fault[0], F_SETFL, O_NONBLOCK);
+    return 0;
+}
+
 int spawn(const struct exec_plan *plan, const int *fds, struct spawned *made) {
+    if (is_tty(plan))
+        return spawn_on_tty(plan, fds, made);
     int pipes[8] = {-1, -1, -1, -1, -1, -1, -1, -1};            /* out, err, fault, in */
     bool feed = plan->how.stdin_size > 0;
     for (int i = 0; i < 3 + feed; i++)
