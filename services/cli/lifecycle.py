@@ -47,6 +47,9 @@ STATE_OPTION = click.option(
 )
 @click.option("--slots", default=256, show_default=True, help="Rollouts aboard the runner at once.")
 @click.option("--sandboxes", default=8, show_default=True, help="Sandboxes of the evaluator at once.")
+@click.option(
+    "--lend-port", type=click.IntRange(1, 65_535), help="Port on which the runner lends sandboxes over HTTP."
+)
 @click.option("--otlp", default="", metavar="URL", help="OpenTelemetry collector, http://…:4318.")
 @reporting
 def up(
@@ -58,6 +61,7 @@ def up(
     engine: str,
     slots: int,
     sandboxes: int,
+    lend_port: int | None,
     otlp: str,
 ) -> None:
     """Start the whole platform on this machine, and keep it running.
@@ -69,6 +73,7 @@ def up(
       tiltyard up
       tiltyard up --state ~/lab --port 0
       tiltyard up --broker amqp://guest:guest@127.0.0.1//
+      tiltyard up --lend-port 8082        sandboxes for your own harness, at /v1/sandboxes
     """
     folder = own.state_dir(state, own.read())
     options = {
@@ -78,6 +83,7 @@ def up(
         "engine": engine,
         "slots": slots,
         "sandboxes": sandboxes,
+        "lend_port": lend_port,
         "otlp_endpoint": otlp,
     }
     _refuse_running(folder)

@@ -46,7 +46,9 @@ class Options:
     slots: int = 256
     """Rollouts aboard the runner at once."""
     sandboxes: int = 8
-    """Sandboxes of the evaluator at once."""
+    """Sandboxes of the evaluator at once; the runner lends as many."""
+    lend_port: int | None = None
+    """Where the runner lends sandboxes; None: it lends none."""
     otlp_endpoint: str = ""
     services: tuple[str, ...] = SERVICES
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -146,15 +148,27 @@ class Stack:
                 "TILTYARD_ROLLOUT_URL": f"http://127.0.0.1:{self.rollout_port}",
                 "TILTYARD_SLOTS": str(self.options.slots),
                 "TILTYARD_NODE": "local",
+                **self._lending(),
             },
             "evaluator": {"TILTYARD_SANDBOXES": str(self.options.sandboxes)},
         }.get(name, {})
+
+    def _lending(self) -> dict[str, str]:
+        if self.options.lend_port is None:
+            return {}
+        return {
+            "TILTYARD_SANDBOX_PORT": str(self.options.lend_port),
+            "TILTYARD_SANDBOXES": str(self.options.sandboxes),
+            "TILTYARD_TOKEN_FILE": str(self.state.token_file),
+        }
 
     def _ready(self, name: str) -> Callable[[], bool]:
         if name == "registry":
             return lambda: answers(f"{self.url}/readyz")
         if name == "rollout":
             return lambda: answers(f"http://127.0.0.1:{self.rollout_port}/readyz")
+        if name == "runner" and self.options.lend_port is not None:
+            return lambda: answers(f"http://127.0.0.1:{self.options.lend_port}/readyz")
         return lambda: True
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from tests.integration.registry.documents import EXAMPLES
+from tiltyard.client.sandboxes import SandboxClient
+from tiltyard.testing.processes import free_port
 
 pytestmark = pytest.mark.sandbox
 SERVICES = ("postgres", "registry", "dispatcher", "rollout", "trainer", "evaluator", "runner")
@@ -24,7 +26,7 @@ class CommandLine:
     """The `tiltyard` command over one state directory."""
 
     def __init__(self, state: Path) -> None:
-        self.state = state
+        self.state, self.lend_port = state, free_port()
 
     def __call__(self, *words: str, fails: int = 0) -> Any:
         """Run a command with `--json`; its document."""
@@ -64,7 +66,8 @@ def cli() -> Iterator[CommandLine]:
 
 def _up(state: Path) -> Iterator[CommandLine]:
     tiltyard = CommandLine(state)
-    shown = tiltyard("up", "--port", "0", "--engine", "scripted", "--slots", "16", "--sandboxes", "2")
+    lending = ("--sandboxes", "2", "--lend-port", str(tiltyard.lend_port))
+    shown = tiltyard("up", "--port", "0", "--engine", "scripted", "--slots", "16", *lending)
     assert shown["status"] == "ready"
     assert tuple(shown["services"]) == SERVICES
     assert all(s["pid"] for s in shown["services"].values())
@@ -84,6 +87,12 @@ def until(true: Callable[[], bool]) -> None:
 def test_the_token_and_the_status_are_for_their_owner_alone(cli: CommandLine) -> None:
     for name in ("token", "status.json"):
         assert (cli.state / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_runner_lends_sandboxes_to_whoever_has_the_token(cli: CommandLine) -> None:
+    token = (cli.state / "token").read_text().strip()
+    with SandboxClient(f"http://127.0.0.1:{cli.lend_port}", token) as runner, runner.borrow() as box:
+        assert box.exec(["python3", "-c", "print(6 * 7)"]).stdout == "42\n"
 
 
 def test_a_second_up_says_that_one_runs_and_what_to_do(cli: CommandLine) -> None:
