@@ -128,6 +128,7 @@ class Maker:
         self._daemon = daemon
         self._recipe = recipe
         self._numbers = itertools.count()
+        self._debris: set[str] = set()
 
     def make(self) -> Container:
         """Raises SandboxUnavailable."""
@@ -147,6 +148,7 @@ class Maker:
 
     def _start(self, folder: Path, listener: socket.socket, started: float) -> Container:
         daemon, made_at, pidfd = self._daemon, time.time(), -1
+        self.clear_debris()
         with daemon.speaking("making a box"):
             made = daemon.client.create_container(**self._recipe.options(daemon, folder))["Id"]
         try:
@@ -159,7 +161,7 @@ class Maker:
         except BaseException as error:
             if pidfd >= 0:
                 os.close(pidfd)
-            daemon.remove(made)
+            self._remove(made)
             raise self._explained(error) from error
         return Container(made, socket_fd, pidfd, made_at, time.monotonic() - started)
 
@@ -197,13 +199,24 @@ class Maker:
 
     def destroy(self, container: Container) -> bool:
         """Whether its first process, and with it every other, was seen to have ended."""
-        with suppress(SandboxUnavailable):
-            self._daemon.remove(container.id)
+        self._remove(container.id)
         if not self._is_gone(container):
             return False
         if container.pidfd >= 0:
             os.close(container.pidfd)
         return True
+
+    def _remove(self, container: str) -> None:
+        """Now, or once the daemon answers again."""
+        self._debris.add(container)
+        with suppress(SandboxUnavailable):
+            self._daemon.remove(container)
+            self._debris.discard(container)
+
+    def clear_debris(self) -> None:
+        """What could not be removed when its time had come."""
+        for container in tuple(self._debris):
+            self._remove(container)
 
     def _is_gone(self, container: Container) -> bool:
         if container.pidfd >= 0:

@@ -5,6 +5,7 @@ and the cure; one connection a thread.
 Does not: retry. Who makes boxes does (supply.py)."""
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from tiltyard.sandbox.errors import CapabilityRefused, ImageFault, SandboxUnavai
 DEFAULT_URL = "unix:///var/run/docker.sock"
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CALL_SECONDS = 60
+_ANY_VERSION = "1.41"
 
 
 class NotThere(Exception):
@@ -51,6 +53,7 @@ class Daemon:
     @property
     def client(self) -> Any:
         """This thread's `docker.APIClient`. Raises SandboxUnavailable."""
+        self._knock()
         found = getattr(self._local, "client", None)
         if found is None:
             found = self._local.client = self._connect()
@@ -65,6 +68,14 @@ class Daemon:
             client.close()
         self._local = threading.local()
 
+    def _knock(self) -> None:
+        """Raises SandboxUnavailable. The SDK would leave a socket open for each call that nobody takes."""
+        with socket.socket(socket.AF_UNIX) as knocking:
+            try:
+                knocking.connect(self.url.removeprefix("unix://"))
+            except OSError as error:
+                raise SandboxUnavailable(self._absent("connecting", error)) from error
+
     def _connect(self) -> Any:
         try:
             import docker
@@ -73,7 +84,12 @@ class Daemon:
                 "the docker backend needs docker's SDK: pip install 'tiltyard[docker]'"
             ) from error
         with self.speaking("connecting"):
-            return docker.APIClient(base_url=self.url, version="auto", timeout=_CALL_SECONDS)
+            asking = docker.APIClient(base_url=self.url, version=_ANY_VERSION, timeout=_CALL_SECONDS)
+            try:  # the SDK's own way to ask for the version leaves its connection open when it fails
+                version = asking.version(api_version=False)["ApiVersion"]
+            finally:
+                asking.close()
+            return docker.APIClient(base_url=self.url, version=version, timeout=_CALL_SECONDS)
 
     @contextmanager
     def speaking(self, what: str) -> Iterator[None]:

@@ -84,6 +84,7 @@ class DockerSupply:
         self._lent.clear()
         while self._tasks:
             await asyncio.wait(tuple(self._tasks))
+        await self._thread(self._maker.clear_debris)
         self._threads.shutdown()
         self._daemon.close()
         self._recipe.owner.leave()
