@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from services.cli.images import images
 from services.cli.output import Output, reporting
 from tiltyard.sandbox import (
     DoctorReport,
@@ -34,9 +35,13 @@ def sandbox() -> None:
     tiltyard sandbox run -- python3 -c 'print(1)'
     tiltyard sandbox check             every law of isolation, tried
     tiltyard sandbox bench             how fast
+    tiltyard sandbox images            what else than this machine's /usr they start from
 
     Native sandboxes share this machine's kernel: right for your own model's code on a machine that runs
     nothing else."""
+
+
+sandbox.add_command(images)
 
 
 @sandbox.command("doctor")
@@ -65,7 +70,7 @@ def _rows(report: DoctorReport) -> list[list[object]]:
 def _source(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say what boxes are made by, and from what."""
     for option in (
-        click.option("--image", help="native: host. docker: one of `docker images`."),
+        click.option("--image", help="native: host, or of `images list`. docker: of `docker images`."),
         click.option("--runtime", help="docker's runtime: runc, or runsc (gVisor) for hostile code."),
         click.option(
             "--backend", type=click.Choice(["native", "docker"]), default="native", show_default=True

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from tiltyard.sandbox.errors import ImageFault
+from tiltyard.sandbox.images.store import Hold, ImageStore
 from tiltyard.sandbox.limits import Limits
 
 from .host import check_rights
-from .image import STORE, host_image
+from .image import STORE, Image, host_image
 from .supply import NativeSupply
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NativeBackend:
@@ -31,13 +33,30 @@ class NativeBackend:
         on_ready: Callable[[], None],
         on_fault: Callable[[Exception], None],
     ) -> NativeSupply:
-        """Raises SandboxUnavailable, ImageFault."""
-        if image != "host":
-            raise ImageFault(f"image {image!r} is not known; the native backend has: host")
+        """`image`: host, or a name or digest of the store. Raises SandboxUnavailable, ImageFault."""
         check_rights()
-        found = await asyncio.to_thread(host_image, self._store)
+        found, hold = await asyncio.to_thread(self._find, image)
         supply = NativeSupply(
-            found, size=size, limits=limits, max_reuses=max_reuses, on_ready=on_ready, on_fault=on_fault
+            found,
+            size=size,
+            limits=limits,
+            max_reuses=max_reuses,
+            on_ready=on_ready,
+            on_fault=on_fault,
+            on_close=hold.close,
         )
-        supply.start()
+        try:
+            supply.start()
+        except BaseException:
+            hold.close()
+            raise
         return supply
+
+    def _find(self, name: str) -> tuple[Image, Hold]:
+        """The image, held so that nobody prunes it."""
+        store = ImageStore(self._store)
+        if name == "host":
+            found = host_image(self._store)
+        else:
+            found = Image(store.resolve(name).removeprefix("sha256:"), self._store, _PATH)
+        return found, store.hold(f"sha256:{found.digest}")

@@ -41,8 +41,10 @@ class NativeSupply:
         max_reuses: int,
         on_ready: Callable[[], None],
         on_fault: Callable[[Exception], None],
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._image = image
+        self._on_close = on_close
         self._on_ready = on_ready
         self._on_fault = on_fault
         self._request = wire.pool_request(
@@ -172,6 +174,7 @@ class NativeSupply:
         self._ready.clear()
         self._lent.clear()
         await asyncio.shield(self._link.close())
+        self._on_close()
 
     def _hear(self, event: wire.HostEvent, fd: int) -> None:
         if event.op == wire.Event.box and self._closing:

@@ -1,0 +1,109 @@
+"""`tiltyard sandbox images`: the roots that native sandboxes start from."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from services.cli.output import Output, reporting
+from tiltyard.sandbox import SandboxError
+from tiltyard.sandbox.images.store import STORE, ImageStore, StoredImage
+
+T = TypeVar("T")
+
+
+@click.group(no_args_is_help=True)
+def images() -> None:
+    """Keep the images that native sandboxes start from, each named by the digest of its content.
+
+    \b
+    docker export CONTAINER > root.tar
+    tiltyard sandbox images import root.tar --name debian
+    tiltyard sandbox run --image debian -- cat /etc/os-release"""
+
+
+def _store(command: Callable[..., int]) -> Callable[..., int]:
+    return click.option(
+        "--store", type=click.Path(path_type=Path), default=STORE, show_default=True, help="Where images are."
+    )(command)
+
+
+def _telling(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except SandboxError as error:
+        raise click.ClickException(str(error)) from error
+    except PermissionError as error:
+        raise click.ClickException(f"{error.filename} belongs to root: run this as root (sudo)") from error
+
+
+@images.command("list")
+@_store
+@reporting
+def list_command(out: Output, store: Path) -> int:
+    """Show every image: its digest, names, kind, size, and whether a pool uses it now.
+
+    \b
+      tiltyard sandbox images list
+    """
+    found = _telling(ImageStore(store).stored)
+    out.result(
+        [asdict(image) for image in found],
+        lambda: out.table(["digest", "names", "kind", "MiB#", "used"], [_row(image) for image in found]),
+    )
+    return 0
+
+
+def _row(image: StoredImage) -> list[object]:
+    size = "" if image.content is None else f"{image.content / (1 << 20):.1f}"
+    return [image.digest, ", ".join(image.names), image.kind, size, "yes" if image.in_use else ""]
+
+
+@images.command("import")
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--name", required=True, help="What to call it; an image of this name loses it.")
+@click.option("--digest", help="Refuse any other content than this sha256:….")
+@_store
+@reporting
+def import_command(out: Output, source: Path, name: str, digest: str | None, store: Path) -> int:
+    """Import a folder, a tar of a root (docker export), a `docker save`, or an OCI layout.
+
+    \b
+      tiltyard sandbox images import root.tar --name debian
+    """
+    found = _telling(lambda: ImageStore(store).add(source, name, digest=digest))
+    out.result({"name": name, "digest": found}, lambda: found)
+    return 0
+
+
+@images.command("verify")
+@click.argument("image")
+@_store
+@reporting
+def verify_command(out: Output, image: str, store: Path) -> int:
+    """Read every byte of an image and compare its digest. Exit code 1: it was changed.
+
+    \b
+      tiltyard sandbox images verify debian
+    """
+    found = _telling(lambda: ImageStore(store).verify(image))
+    out.result({"image": image, "digest": found, "intact": True}, lambda: f"intact: {found}")
+    return 0
+
+
+@images.command("prune")
+@click.argument("names", nargs=-1)
+@_store
+@reporting
+def prune_command(out: Output, names: tuple[str, ...], store: Path) -> int:
+    """Remove images that have no name and that no pool uses, old `host` images too; NAMES lose theirs first.
+
+    \b
+      tiltyard sandbox images prune
+      tiltyard sandbox images prune debian
+    """
+    removed = _telling(lambda: ImageStore(store).prune(*names))
+    out.result({"removed": removed}, lambda: "\n".join(removed) or "nothing to remove")
+    return 0
