@@ -14,6 +14,7 @@ COMMANDS = {
     "task": Later(where="services.cli.tasks:task", help="Submit tasks and see how they were admitted."),
     "run": Later(where="services.cli.runs:run", help="Start, watch, reconcile and cancel runs."),
     "rollout": Later(where="services.cli.rollouts:rollout", help="Look into rollouts and their traces."),
+    "dlq": Later(where="services.cli.dead_letters:dlq", help="See what came to nothing, and try it again."),
     "fleet": Later(where="services.cli.fleet:fleet", help="Show the runners, and drain them."),
     "queue": Later(where="services.cli.fleet:queue", help="Show who waits for what, and set shares."),
     "sandbox": Later(where="services.cli.sandbox:sandbox", help="See what this machine can isolate."),

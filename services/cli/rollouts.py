@@ -59,6 +59,7 @@ def show(out: Output, client: "Client", rollout_id: str) -> None:
 
     \b
       tiltyard rollout show 019ad5d2-…
+      tiltyard dlq show 019ad5d2-…
     """
     detail = client.rollout(rollout_id)
     out.result(detail, lambda: _moves(out, detail))

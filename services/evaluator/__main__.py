@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import closing
 
 from services.evaluator import worker
 from services.evaluator.app import desks
@@ -27,8 +28,10 @@ def main() -> None:
             telemetry.metrics.serve(settings.metrics_port)
         if settings.broker_url:
             from services.evaluator import celery  # takes 0.3 s: only who has a broker pays
+            from services.evaluator.dead_letters import Collector
 
-            celery.serve(lambda: desks(settings, telemetry), settings.broker_url)
+            with closing(Collector(settings.broker_url, settings.database_url)):
+                celery.serve(lambda: desks(settings, telemetry), settings.broker_url)
         else:
             asyncio.run(on_postgres(settings, telemetry))
         telemetry.shutdown()

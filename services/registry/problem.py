@@ -6,6 +6,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from tiltyard.objects import ObjectError, ObjectMissing, ObjectStoreUnavailable
+from tiltyard.store.dead_letters import NotRedrivable
 from tiltyard.store.fleet import NoSuchNode, Unplaceable
 from tiltyard.store.idempotency import OtherRequest
 from tiltyard.store.policies import NoSuchPolicy
@@ -24,6 +25,7 @@ EXPECTED = (
     NoSuchPolicy,
     HasEnded,
     NoSuchNode,
+    NotRedrivable,
     QueueFull,
     Unplaceable,
     ObjectError,
@@ -39,7 +41,7 @@ def refuse(error: Exception) -> Refusal | None:
             return Refusal(
                 409, "this Idempotency-Key was used for another request; take a new key for new content"
             )
-        case NameTaken() | HasEnded():
+        case NameTaken() | HasEnded() | NotRedrivable():
             return Refusal(409, str(error))
         case NoSuchRun() | NoSuchNode() | ObjectMissing():
             return Refusal(404, str(error))

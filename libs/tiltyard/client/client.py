@@ -198,6 +198,14 @@ class Client:
     def rollout(self, rollout_id: str) -> http.RolloutDetail:
         return self._get(http.RolloutDetail, f"/v1/rollouts/{quote(rollout_id)}")
 
+    def redrive(self, rollout_id: str) -> http.RolloutView:
+        """Send a rollout that came to nothing back to the queue, under a new fence."""
+        return self._post(http.RolloutView, f"/v1/rollouts/{quote(rollout_id)}/redrive")
+
+    def dead_letters(self) -> tuple[http.BrokerLetter, ...]:
+        """Messages that the broker gave up on, newest first; at most 500."""
+        return self._get(http.Page[http.BrokerLetter], "/v1/dead-letters").items
+
     def trace(self, rollout_id: str) -> http.TraceView:
         return self._get(http.TraceView, f"/v1/rollouts/{quote(rollout_id)}/trace")
 

@@ -6,7 +6,7 @@ Does not: hold examples of whole task specs; OpenAPI takes those from `docs/exam
 from datetime import datetime
 from typing import Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from tiltyard.contracts.document import Document, Fault
 from tiltyard.contracts.records import AttemptRecord, GradingRecord, Span
@@ -232,6 +232,19 @@ class RolloutView(Document):
     trace_id: str | None = None
     created_at: datetime
     updated_at: datetime
+
+
+class BrokerLetter(Document):
+    """A message that the broker gave up on; the rows that it spoke of are announced again by themselves."""
+
+    id: int
+    queue: str
+    """Where it died."""
+    reason: str
+    """RabbitMQ's word: rejected, delivery_limit, expired, maxlen."""
+    headers: dict[str, JsonValue]
+    body: str
+    created_at: datetime
 
 
 class TransitionView(Document):

@@ -14,11 +14,12 @@ from services.registry.cursor import Cursor, Limit, decode, page
 from services.registry.grant_span import span_of
 from services.registry.ports import Ports, Using
 from tiltyard.contracts.document import Document, InvalidDocument
-from tiltyard.contracts.http import Page, RolloutDetail, RolloutView, TraceView
+from tiltyard.contracts.http import BrokerLetter, Page, RolloutDetail, RolloutView, TraceView
+from tiltyard.contracts.messages import DISPATCH
 from tiltyard.contracts.records import AttemptRecord, GradingRecord, Span, StepManifest, unpack
 from tiltyard.core.rollout import State
 from tiltyard.objects import ObjectError, ObjectStore
-from tiltyard.store import runs
+from tiltyard.store import dead_letters, runs
 from tiltyard.store.views import rollouts as views
 from tiltyard.web.problem import missing
 
@@ -97,6 +98,21 @@ async def get_rollout(rollout_id: str, ports: Using) -> RolloutDetail:
         gradings=records.gradings,
         missing=records.missing,
     )
+
+
+@router.post("/rollouts/{rollout_id}/redrive")
+async def redrive(rollout_id: str, ports: Using) -> RolloutView:
+    """Send a rollout that came to nothing back to the queue, under a new fence; 409 for any other."""
+    await ports.work.run(dead_letters.redrive, ports.tenant, rollout_id)
+    rows = await kept(ports, rollout_id)  # says 404 where there was none
+    ports.publisher.announce(DISPATCH)
+    return rows.rollout
+
+
+@router.get("/dead-letters")
+async def list_dead_letters(ports: Using) -> Page[BrokerLetter]:
+    """Messages that the broker gave up on, newest first; at most 500."""
+    return Page(items=await ports.work.run(dead_letters.letters, 500))
 
 
 @router.get("/rollouts/{rollout_id}/trace")
