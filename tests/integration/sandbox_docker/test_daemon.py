@@ -158,10 +158,12 @@ def _of_owner(daemon: Dockerd, prefix: str) -> list[dict[str, Any]]:
 
 
 async def _until_ended(daemon: Dockerd, prefix: str) -> list[str]:
+    """Containers of an owner that still run after a minute."""
+    running: list[str] = []
     for _ in range(600):
         running = [each["Id"] for each in _of_owner(daemon, prefix) if each["State"] == "running"]
         if not running:
-            return []
+            break
         await asyncio.sleep(0.1)
     return running
 
