@@ -33,7 +33,7 @@ def sandbox() -> None:
     \b
     tiltyard sandbox doctor            what works here, and what to do about the rest
     tiltyard sandbox run -- python3 -c 'print(1)'
-    tiltyard sandbox check             every law of isolation, tried
+    tiltyard sandbox check             every law and every attack, tried
     tiltyard sandbox bench             how fast
     tiltyard sandbox images            what else than this machine's /usr they start from
 
@@ -167,9 +167,10 @@ def _plain(result: ExecResult) -> dict[str, Any]:
 @_source
 @reporting
 def check_command(out: Output, backend: str, runtime: str | None, image: str | None) -> int:
-    """Try every law of isolation on this machine. Exit code 1: one does not hold.
+    """Try every law and every attack on this machine. Exit code 1: one does not hold, or succeeds.
 
-    A law that a runtime is known not to keep is shown with the reason, and is no failure.
+    What a runtime is known not to keep or not to withstand is shown with the reason, and is no failure; an
+    attack that cannot be made here is shown with the reason too. Takes about half a minute.
 
     \b
       tiltyard sandbox check
@@ -179,7 +180,9 @@ def check_command(out: Output, backend: str, runtime: str | None, image: str | N
     try:
         accept = tuple(docker_runtime.Demand) if backend == "docker" else ()
         made_by, image = _made_by(backend, runtime, image, accept)
-        findings = asyncio.run(_conform(made_by, image))
+        findings, attacks = asyncio.run(
+            _try_all(made_by, image, lambda name: excuse(runtime or "runc", name))
+        )
     except SandboxError as error:
         raise click.ClickException(str(error)) from error
     laws = [
@@ -187,8 +190,10 @@ def check_command(out: Output, backend: str, runtime: str | None, image: str | N
         for finding in findings
     ]
     holds = all(law["holds"] or law["excuse"] for law in laws)
+    holds = holds and all(attack["verdict"] != "broken" for attack in attacks)
     document = {"backend": backend, "runtime": runtime, "image": image, "holds": holds, "laws": laws}
-    out.result(document, lambda: out.table(["law", "", "found"], [_law_row(law) for law in laws]))
+    rows = [_law_row(law) for law in laws] + [_attack_row(attack) for attack in attacks]
+    out.result(document | {"attacks": attacks}, lambda: out.table(["law or attack", "", "found"], rows))
     return 0 if holds else 1
 
 
@@ -200,11 +205,25 @@ def _law_row(law: dict[str, Any]) -> list[object]:
     return [law["law"], "BROKEN", law["detail"]]
 
 
-async def _conform(made_by: SandboxBackend, image: str) -> list[Any]:
+def _attack_row(attack: dict[str, Any]) -> list[object]:
+    words = {
+        "not_attackable": "cannot be attacked here",
+        "cannot_defend": "cannot defend",
+        "broken": "BROKEN",
+    }
+    verdict = attack["verdict"]
+    return [f"{attack['row']}. {attack['attack']}", words.get(verdict, verdict), attack["detail"]]
+
+
+async def _try_all(
+    made_by: SandboxBackend, image: str, excuse: Callable[[str], str]
+) -> tuple[list[Any], list[dict[str, Any]]]:
+    from tiltyard.sandbox.abuse import ATTACKS, assail
     from tiltyard.sandbox.conformance import LIMITS, conform
 
-    async with WarmPool(backend=made_by, image=image, size=2, limits=LIMITS) as pool:
-        return [finding async for finding in conform(pool)]
+    async with WarmPool(backend=made_by, image=image, size=3, limits=LIMITS) as pool:
+        laws = [finding async for finding in conform(pool)]
+        return laws, [asdict(finding) async for finding in assail(pool, ATTACKS, excuse)]
 
 
 @sandbox.command("bench")

@@ -3,6 +3,8 @@
 Guarantees: a law passes only when the command ended as it must and said what it must.
 Does not: replace the tests. This is what an operator runs on a new machine."""
 
+# ruff: noqa: E501  (programs read better unbroken)
+
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +19,18 @@ LIMITS = Limits(memory_mb=128, pids=24, disk_mb=16, inodes=1024)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """A Python program and its only right end."""
+    """A Python program, or a command, and its only right end."""
 
     name: str
-    program: str
+    program: str = ""
     outcome: ExecOutcome = ExecOutcome.ok
     says: bytes = b""
     """all that it prints on stdout; empty: not looked at"""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    argv: tuple[str, ...] = ()
+    """the command, where it is not the program"""
+    code: int | None = None
+    """its exit code; None: not looked at"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +128,107 @@ LAWS = (
         says=b"left\n",
         options={"wall_seconds": 30},
     ),
+    Law(name="a missing program is 127", argv=("no-such-program",), outcome=ExecOutcome.nonzero, code=127),
+    Law(name="a file that is no program is 126", argv=("./law.py",), outcome=ExecOutcome.nonzero, code=126),
+    Law(name="a folder is no program", argv=("/tmp",), outcome=ExecOutcome.nonzero, code=126),
+    Law(
+        name="a folder that is not there is no place to start",
+        argv=("true",),
+        outcome=ExecOutcome.nonzero,
+        options={"cwd": "/box/none"},
+    ),
+    Law(name="commands start in the home", argv=("pwd",), says=b"/box\n"),
+    Law(name="a folder to start in is kept", argv=("pwd",), says=b"/tmp\n", options={"cwd": "/tmp"}),
+    Law(
+        name="the environment is small and ours",
+        program="import os; print('TILTYARD' not in str(os.environ), os.environ['HOME'])",
+        says=b"True /box\n",
+    ),
+    Law(
+        name="a variable arrives",
+        program="import os; print(os.environ['LAW'])",
+        says=b"a b\n",
+        options={"env": {"LAW": "a b"}},
+    ),
+    Law(
+        name="arguments arrive as they are",
+        argv=("printf", "%s|", "a b", "", "$x", "é"),
+        says="a b||$x|é|".encode(),
+    ),
+    Law(name="a path search finds what is installed", argv=("sh", "-c", "echo found"), says=b"found\n"),
+    Law(
+        name="output that is not UTF-8 comes back as it was",
+        program="import os; os.write(1, bytes(range(256)))",
+        says=bytes(range(256)),
+    ),
+    Law(
+        name="without input there is an end at once",
+        program="print(repr(input.__name__), not __import__('sys').stdin.read())",
+        says=b"'input' True\n",
+    ),
+    Law(
+        name="input that nobody reads delays nothing",
+        program="print(1)",
+        says=b"1\n",
+        options={"stdin": b"x" * 3_000_000},
+    ),
+    Law(
+        name="files come with the command, folders made",
+        program="print(open('a/b/c').read())",
+        says=b"text\n",
+        options={"files": {"a/b/c": "text"}},
+    ),
+    Law(
+        name="half a megabyte of output loses nothing",
+        program="import sys; sys.stdout.write('x' * 500_000)",
+        says=b"x" * 500_000,
+    ),
+    Law(
+        name="descriptors end at the limit",
+        program="fs = []\ntry:\n  while len(fs) < 5000: fs.append(open('/dev/null'))\nexcept OSError as e: print(e.errno)",
+        says=b"24\n",
+    ),
+    Law(
+        name="limits cannot be raised",
+        program="import resource\ntry: resource.setrlimit(resource.RLIMIT_NOFILE, (1 << 20, 1 << 20)); print('raised')\nexcept (OSError, ValueError): print('denied')",
+        says=b"denied\n",
+    ),
+    Law(
+        name="a command on a terminal finds one",
+        program="import os; print(*os.get_terminal_size())",
+        says=b"100 30\r\n",
+        options={"tty": (30, 100)},
+    ),
+    Law(
+        name="loopback is up",
+        program="import socket; s = socket.create_server(('127.0.0.1', 8080)); socket.create_connection(('127.0.0.1', 8080)); print('up')",
+        says=b"up\n",
+    ),
+    Law(
+        name="no device but the harmless can be opened",
+        program=_denied("open('/dev/mem', 'rb')"),
+        says=b"denied\n",
+    ),
+    Law(
+        name="no new privilege",
+        program="print('NoNewPrivs:\\t1\\n' in open('/proc/self/status').read())",
+        says=b"True\n",
+    ),
+    Law(
+        name="the bounding set is empty",
+        program="print([int(l.split()[1], 16) for l in open('/proc/self/status') if l.startswith('CapBnd')])",
+        says=b"[0]\n",
+    ),
+    Law(
+        name="shared memory works",
+        program="import mmap, os; f = open('/dev/shm/x', 'w+b'); f.truncate(4096); mmap.mmap(f.fileno(), 4096)[0] = 1; print('ok')",
+        says=b"ok\n",
+    ),
+    Law(
+        name="threads work",
+        program="import threading as t; x = [t.Thread(target=print, args=('in',)) for _ in range(2)]; [y.start() for y in x]; [y.join() for y in x]",
+        says=b"in\nin\n",
+    ),
 )
 
 
@@ -129,9 +236,11 @@ async def conform(pool: WarmPool) -> AsyncIterator[Finding]:
     """Tries every law, each in a fresh box of a pool with `LIMITS`."""
     for law in LAWS:
         async with pool.acquire() as box:
-            result = await box.exec(
-                ["python3", "-I", "-S", "law.py"], files={"law.py": law.program}, **law.options
-            )
+            argv = list(law.argv) or ["python3", "-I", "-S", "law.py"]
+            files = {"law.py": law.program, **law.options.get("files", {})}
+            options = {name: value for name, value in law.options.items() if name != "files"}
+            result = await box.exec(argv, files=files, **options)
         holds = result.outcome is law.outcome and (not law.says or result.stdout == law.says)
+        holds = holds and law.code in (None, result.exit_code)
         said = result.stdout[:80] if result.ok else (result.detail or result.stderr[-200:])
         yield Finding(law=law.name, holds=holds, detail=f"{result.outcome}: {said!r}")

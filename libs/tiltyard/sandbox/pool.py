@@ -155,7 +155,8 @@ class WarmPool:
         waiter = _Waiter(count)
         self._waiters.append(waiter)
         try:
-            return await asyncio.wait_for(waiter.future, timeout)
+            async with asyncio.timeout(timeout):  # wait_for of 3.11 may swallow a cancellation
+                return await waiter.future
         except TimeoutError as error:
             self._leave(waiter)
             raise SandboxBusy(

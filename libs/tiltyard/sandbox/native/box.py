@@ -37,6 +37,8 @@ class Keeper:
     died_of_memory: Callable[["NativeBox"], Awaitable[bool]]
     renew: Callable[["NativeBox"], Awaitable[None]] | None = None
     """None: its boxes cannot be reset"""
+    threads: int = 0
+    """how many CPUs its boxes may use; 0: they are not told"""
 
 
 class _Heard:
@@ -114,6 +116,7 @@ class NativeBox(BoxFiles, BoxSession):
                 stdin=stdin + b"\x04" if stdin and terminal else stdin,  # a terminal's input has no other end
                 env=env,
                 path=self._path,
+                threads=self._keeper.threads,
                 cwd=cwd,
                 files=files,
                 fds=fds,
@@ -166,6 +169,7 @@ class NativeBox(BoxFiles, BoxSession):
                 stdin=b"",
                 env=env,
                 path=self._path,
+                threads=self._keeper.threads,
                 cwd=cwd,
                 files=files,
                 fds=fds,

@@ -39,6 +39,7 @@ class Command:
         stdin: bytes,
         env: Mapping[str, str] | None,
         path: str,
+        threads: int = 0,
         cwd: str | None,
         files: Mapping[str, bytes | str] | None,
         fds: Mapping[int, int | HasFileno] | None,
@@ -57,7 +58,7 @@ class Command:
         may_warm = warm and tty is None and input_fd is None and _may_be_warm(argv, env or {})
         return cls(
             argv=[_string(part, "argument") for part in argv],
-            env=_environment(path, env or {}),
+            env=_environment(path, threads, env or {}),
             cwd=_string(cwd or HOME, "cwd"),
             files=[_file(name, data) for name, data in (files or {}).items()],
             stdin=bytes(stdin),
@@ -118,8 +119,10 @@ def _string(value: str | bytes, what: str) -> bytes:
     return encoded
 
 
-def _environment(path: str, env: Mapping[str, str]) -> dict[bytes, bytes]:
-    merged = {"PATH": path, **_DEFAULT_ENV, **env}
+def _environment(path: str, threads: int, env: Mapping[str, str]) -> dict[bytes, bytes]:
+    """`threads`: what `nproc`, OpenMP and numeric libraries are told; the kernel would show the host's."""
+    told = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    merged = {"PATH": path, **_DEFAULT_ENV, **told, **env}
     for name in env:
         if not name or "=" in name:
             raise InvalidExec(f"environment name {name!r} is empty or contains '='")

@@ -58,7 +58,9 @@ class NativeSupply:
         self._ready: deque[NativeBox] = deque()
         self._lent: dict[tuple[int, int], NativeBox] = {}
         self._lost: dict[tuple[int, int], asyncio.Future[bool]] = {}
-        self._keeper = Keeper(died_of_memory=self._died_of_memory, renew=self._renew)
+        self._keeper = Keeper(
+            died_of_memory=self._died_of_memory, renew=self._renew, threads=max(1, round(limits.cpus))
+        )
         self._renewals: deque[asyncio.Future[NativeBox]] = deque()
         self._pristine: Fingerprint | None = None
         self._counts: list[asyncio.Future[wire.HostEvent]] = []

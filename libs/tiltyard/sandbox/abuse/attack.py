@@ -1,0 +1,133 @@
+"""An attack, how it is made, and how it came out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tiltyard.sandbox.backend import Box
+from tiltyard.sandbox.errors import CapabilityRefused, SandboxError
+from tiltyard.sandbox.pool import WarmPool
+from tiltyard.sandbox.result import ExecOutcome, ExecResult
+
+_PATIENCE = 120.0
+
+
+class Verdict(StrEnum):
+    """What became of an attack."""
+
+    defended = "defended"
+    """it was made and did no harm"""
+    not_attackable = "not_attackable"
+    """it cannot be made here; the detail says why"""
+    cannot_defend = "cannot_defend"
+    """it succeeds, and the backend says so; the detail is its reason"""
+    broken = "broken"
+    """it succeeded although the backend promises that it does not"""
+
+
+class Unattackable(Exception):
+    """Raised by an attack that cannot be made here; the message says why."""
+
+
+class Breach(Exception):
+    """Raised by an attack that succeeded; the message says how it was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where attacks are made: a pool of boxes with `conformance.LIMITS`."""
+
+    pool: WarmPool
+
+    async def exec(self, argv: list[str], **options: Any) -> ExecResult:
+        """One command in a box of its own."""
+        async with self.pool.acquire(timeout=_PATIENCE) as box:
+            return await box.exec(argv, **options)
+
+    async def python(self, code: str, **options: Any) -> ExecResult:
+        """One Python program in a box of its own."""
+        async with self.pool.acquire(timeout=_PATIENCE) as box:
+            return await python(box, code, **options)
+
+    async def with_box(self, work: Callable[[Box], Awaitable[None]]) -> None:
+        """`await work(box)` in a box of its own."""
+        async with self.pool.acquire(timeout=_PATIENCE) as box:
+            await work(box)
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One row."""
+
+    row: int
+    name: str
+    make: Callable[[Arena], Awaitable[None]]
+    """raises Breach when it succeeds, Unattackable when it cannot be made"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """How one attack came out."""
+
+    row: int
+    attack: str
+    verdict: Verdict
+    detail: str
+    """empty when it was defended"""
+
+
+async def python(box: Box, code: str, **options: Any) -> ExecResult:
+    """One Python program in a box."""
+    files = {"attack.py": code, **options.pop("files", {})}
+    return await box.exec(["python3", "-I", "-S", "attack.py"], files=files, **options)
+
+
+def must(holds: bool, seen: object) -> None:
+    """Raises Breach with what was seen."""
+    if not holds:
+        raise Breach(f"{seen!r}"[:400])
+
+
+def must_end(result: ExecResult, *outcomes: ExecOutcome) -> None:
+    must(result.outcome in outcomes, f"{result.outcome}: {result.detail} {result.stderr[-200:]!r}")
+
+
+def must_say(result: ExecResult, wanted: str) -> None:
+    """Raises Breach unless it ended well and said just that."""
+    said = result.stdout.decode(errors="replace").strip()
+    must(result.ok and said == wanted, f"{result.outcome}: {said!r} {result.stderr[-200:]!r}")
+
+
+async def usable(box: Box) -> None:
+    """A box that was attacked must still run what comes next."""
+    must_say(await box.exec(["echo", "usable"]), "usable")
+
+
+async def assail(
+    pool: WarmPool, attacks: Iterable[Attack], excuse: Callable[[str], str] = lambda _: ""
+) -> AsyncIterator[Finding]:
+    """Makes every attack. `excuse`: the backend's reason why it cannot defend one, by name; empty: it can."""
+    arena = Arena(pool)
+    for attack in attacks:
+        verdict, detail = await _make(attack, arena)
+        if verdict is Verdict.broken and (reason := excuse(attack.name)):
+            verdict, detail = Verdict.cannot_defend, f"{reason} ({detail})"
+        yield Finding(row=attack.row, attack=attack.name, verdict=verdict, detail=detail)
+
+
+async def _make(attack: Attack, arena: Arena) -> tuple[Verdict, str]:
+    try:
+        await asyncio.wait_for(attack.make(arena), _PATIENCE)
+    except Unattackable as reason:
+        return Verdict.not_attackable, str(reason)
+    except CapabilityRefused as refusal:
+        return Verdict.not_attackable, f"the backend refuses what the attack needs: {refusal}"
+    except Breach as breach:
+        return Verdict.broken, str(breach)
+    except SandboxError as error:
+        return Verdict.broken, f"the engine failed: {error}"
+    except TimeoutError:
+        return Verdict.broken, f"nothing ended it within {_PATIENCE:.0f} s"
+    return Verdict.defended, ""
