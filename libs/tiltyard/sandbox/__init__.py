@@ -26,6 +26,7 @@ from .limits import Limits
 from .native.backend import NativeBackend
 from .pool import PoolStats, WarmPool
 from .result import ExecOutcome, ExecResult
+from .snapshot import Snapshot
 from .state import BoxStats, Entry, EntryKind
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "SandboxError",
     "SandboxGone",
     "SandboxUnavailable",
+    "Snapshot",
     "Supply",
     "WarmPool",
     "doctor",

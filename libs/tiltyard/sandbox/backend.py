@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from .limits import Limits
 from .result import ExecResult
+from .snapshot import Snapshot
 from .state import BoxStats, Entry
 
 Stream = Literal["stdout", "stderr"]
@@ -181,6 +182,16 @@ class Box(Protocol):
         """A folder's files and folders as a plain tar; symlinks and special files are left out.
 
         Raises ArchiveRefused above `max_bytes` or 20,000 entries, InvalidPath, FileFault."""
+        ...
+
+    async def snapshot(self, *, max_bytes: int = 256 << 20) -> Snapshot:
+        """Its files (/box, /tmp, /dev/shm), for `restore` and `WarmPool.fork`; processes are not kept.
+
+        Raises ArchiveRefused, CapabilityRefused when the image has no `tar`, SandboxBusy, SandboxGone."""
+        ...
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Unpacks a snapshot's files over its own. Raises as `snapshot`."""
         ...
 
     async def stats(self) -> BoxStats:

@@ -66,6 +66,32 @@ async def _execs(pool: WarmPool, count: int) -> dict[str, float]:
     return clock.percentiles()
 
 
+async def _resets(pool: WarmPool, count: int) -> dict[str, float]:
+    """A box dirtied and made pristine again, verified."""
+    clock = _Clock()
+    async with pool.acquire() as box:
+        for _ in range(count):
+            await box.write("dirty", b"x")
+            with clock.measure():
+                await box.reset()
+    return clock.percentiles()
+
+
+async def _forks(pool: WarmPool, count: int) -> dict[str, float]:
+    """A fresh box with the files of a snapshot (20 of 1 KiB)."""
+    clock = _Clock()
+    async with pool.acquire() as box:
+        for number in range(20):
+            await box.write(f"file{number}", b"x" * 1024)
+        snapshot = await box.snapshot()
+    for _ in range(count):
+        with clock.measure():
+            fork = pool.fork(snapshot)
+            await fork.__aenter__()
+        await fork.__aexit__(None, None, None)
+    return clock.percentiles()
+
+
 async def _per_second(pool: WarmPool, seconds: float, at_once: int) -> float:
     """One-shot Python programs, each in a fresh box."""
     done = 0
@@ -121,6 +147,8 @@ async def measure(*, live_counts: tuple[int, ...] = (100,), seconds: float = 3.0
     async with WarmPool(size=16, limits=_LIMITS) as pool:
         native = await _cycles(pool, 300, lambda box: box.exec(["true"]))
         native["exec_ms"] = await _execs(pool, 300)
+        native["reset_ms"] = await _resets(pool, 200)
+        native["fork_ms"] = await _forks(pool, 100)
         native["oneshot_python_per_s"] = await _per_second(pool, seconds, 4)
         native["forkbomb_kill_ms"] = await _bomb(pool)
     return {"native": native, "live": {str(count): await live(count) for count in live_counts}}

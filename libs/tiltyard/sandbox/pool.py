@@ -5,7 +5,8 @@ is destroyed; who waits is served in order. Does not: reuse a box, or hold more 
 
 import asyncio
 from collections import deque
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,7 @@ from .backend import Box, SandboxBackend, Supply
 from .errors import InvalidLimits, SandboxBusy, SandboxGone
 from .limits import Limits
 from .native.backend import NativeBackend
+from .snapshot import Snapshot
 
 _START_SECONDS = 60.0
 _DEFAULT_LIMITS = Limits()
@@ -130,6 +132,15 @@ class WarmPool:
                 f"{count} boxes at once cannot come from a pool of {self.size}: make the pool larger"
             )
         return _Loan(self, count, timeout)
+
+    @asynccontextmanager
+    async def fork(
+        self, snapshot: Snapshot, count: int = 1, *, timeout: float | None = None
+    ) -> AsyncIterator[list[Box]]:
+        """Fresh boxes that begin with a snapshot's files, all or none. Raises as `acquire`, `Box.restore`."""
+        async with self.acquire_many(count, timeout=timeout) as boxes:
+            await asyncio.gather(*(box.restore(snapshot) for box in boxes))
+            yield boxes
 
     async def stats(self) -> PoolStats:
         supply = self._started()

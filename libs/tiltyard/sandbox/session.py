@@ -1,4 +1,4 @@
-"""What a box offers that needs nothing of its backend: archives and forwarded ports.
+"""What a box offers that needs nothing of its backend: archives, snapshots and forwarded ports.
 
 Guarantees: built on `Box`'s own calls, so it is as safe as they are on every backend."""
 
@@ -6,11 +6,15 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .archive import MAX_ENTRIES, Member, pack, plan
 from .errors import ArchiveRefused, SandboxError
+from .snapshot import Snapshot, give, take
 from .state import Entry, EntryKind
+
+if TYPE_CHECKING:
+    from .backend import Box
 
 _CHUNK = 64 << 10
 _AT_ONCE = 16
@@ -64,6 +68,12 @@ class BoxSession:
                     room -= len(data)
                     members.append(Member(inner, entry.mode, data))
         return await asyncio.to_thread(pack, members)
+
+    async def snapshot(self: "Box", *, max_bytes: int = 256 << 20) -> Snapshot:
+        return await take(self, max_bytes)
+
+    async def restore(self: "Box", snapshot: Snapshot) -> None:
+        await give(self, snapshot)
 
     @asynccontextmanager
     async def expose(self: _Calls, port: int, *, path: str | None = None) -> AsyncIterator[str]:
