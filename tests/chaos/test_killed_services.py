@@ -1,69 +1,66 @@
 """Real services die by SIGKILL under a run: it ends, its ledger reconciles, nothing is trained twice."""
 
-import itertools
 import os
 import signal
 import time
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from services.cli.demo.footprint import footprint
-from services.cli.stack import Stack, running
-from tests.e2e.scenario import finished, options, submit, train_run
-from tiltyard.client import Client
+from services.cli.stack import running
+from tests.chaos.arena import HUNG, Arena
+from tests.e2e.scenario import options, wait_until
+from tiltyard.contracts.http import RunView
 
-VICTIMS = ("runner", "evaluator", "dispatcher", "rollout", "trainer")
-STEPS = 10
-SECONDS_BETWEEN_KILLS = 1.5
-
-
-def _kill_in_turn(stack: Stack, client: Client, run_id: str) -> list[str]:
-    """Kill one service after another until the run has ended; who died."""
-    killed: list[str] = []
-    for victim in itertools.cycle(VICTIMS):
-        time.sleep(SECONDS_BETWEEN_KILLS)
-        if client.run(run_id).state not in ("PENDING", "RUNNING") or len(killed) >= 4 * len(VICTIMS):
-            return killed
-        os.kill(stack.pid(victim), signal.SIGKILL)
-        killed.append(victim)
-    raise AssertionError("unreachable")
+pytestmark = [pytest.mark.sandbox, pytest.mark.rabbitmq, pytest.mark.s3, pytest.mark.timeout(600)]
 
 
-def _trained_more_than_once(database_url: str, run_id: str) -> list[str]:
-    with psycopg.connect(database_url) as connection:
-        rows = connection.execute(
-            "SELECT t.rollout_id FROM transitions t JOIN rollouts r ON r.id = t.rollout_id"
-            " WHERE r.run_id = %s AND t.\"end\" = 'TRAINED' GROUP BY t.rollout_id HAVING count(*) > 1",
-            [run_id],
-        )
-        return [row[0] for row in rows]
+def test_a_run_survives_the_death_of_every_service(arena: Arena) -> None:
+    def strike(run: RunView) -> str:
+        victims = ("runner", "evaluator", "dispatcher", "rollout")
+        for victim in victims:
+            arena.kill(victim)
+        return "one after another"
+
+    arena.survives("runner, evaluator, leader, engine killed", strike)
 
 
-@pytest.mark.sandbox
-@pytest.mark.timeout(600)
-def test_a_run_survives_the_death_of_every_service(tmp_path: Path) -> None:
-    before = footprint(tmp_path)
-    with running(options(tmp_path / "state")) as stack, Client(stack.url, stack.token) as client:
-        submit(client, 12)
-        run = client.start_run(train_run("chaos", steps=STEPS))
-        killed = _kill_in_turn(stack, client, run.id)
-        ended = finished(client, run, seconds=300)
-        ledger = client.ledger(run.id)
-        stats = client.stats(run.id)
-        twice = _trained_more_than_once(stack.database_url, run.id)
-    assert set(killed) == set(VICTIMS), f"the run was too short to kill everybody: {killed}"
-    assert ended.state == "COMPLETED", ended.reason
-    assert ended.step == STEPS
-    assert ledger.discrepancies == ()
-    assert twice == []
-    assert set(stats.rewards) <= {"0.0", "1.0"}
-    assert footprint(tmp_path).beyond(before) == {}
+def test_a_trainer_that_dies_between_its_two_transactions_trains_the_step_once(arena: Arena) -> None:
+    def strike(run: RunView) -> str:
+        started = "SELECT count(*) FROM training_steps WHERE run_id = %s AND state = 'STARTED'"
+        wait_until(lambda: arena.value(started, run.id) > 0, seconds=HUNG, what="a step under way")
+        arena.kill("trainer")
+        steps = arena.rows("SELECT step, state FROM training_steps WHERE run_id = %s ORDER BY step", run.id)
+        return f"steps when it died: {', '.join(f'{step} {state}' for step, state in steps)}"
+
+    arena.survives("trainer killed in a step", strike)
 
 
-@pytest.mark.sandbox
-@pytest.mark.timeout(300)
+def test_a_standby_leads_after_the_leader_dies_and_no_sooner_than_its_lease(arena: Arena) -> None:
+    """The gap in grants is the lease that the dead leader left; it is printed."""
+
+    def strike(run: RunView) -> str:
+        arena.send("dispatcher", signal.SIGSTOP)  # it cannot renew between the look and the blow
+        epoch, lease = _leadership(arena)
+        arena.kill("dispatcher")
+        killed = arena.value("SELECT clock_timestamp()")
+        wait_until(lambda: _leadership(arena)[0] > epoch, seconds=HUNG, what="a new leader")
+        later = "SELECT min(t.at) FROM transitions t WHERE t.at > %s AND t.\"end\" = 'GRANTED'"
+        wait_until(lambda: arena.value(later, killed) is not None, seconds=HUNG, what="a grant")
+        first = arena.value(later, killed)
+        assert first >= lease, "somebody granted while the dead leader's lease still ran"
+        return f"no grant for {(first - killed).total_seconds():.1f} s"
+
+    with arena.second_dispatcher():
+        arena.survives("leader killed beside a standby", strike)
+
+
+def _leadership(arena: Arena) -> tuple[int, object]:
+    ((epoch, lease),) = arena.rows("SELECT epoch, lease_until FROM leaderships WHERE name = 'dispatcher'")
+    return epoch, lease
+
+
 def test_nothing_outlives_the_process_that_started_it(tmp_path: Path) -> None:
     """The supervisor dies by SIGKILL in a child process of this test; the kernel takes the rest."""
     pid = os.fork()
