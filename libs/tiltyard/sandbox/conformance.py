@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .errors import CapabilityRefused
 from .limits import Limits
 from .pool import WarmPool
 from .result import ExecOutcome
@@ -239,7 +240,11 @@ async def conform(pool: WarmPool) -> AsyncIterator[Finding]:
             argv = list(law.argv) or ["python3", "-I", "-S", "law.py"]
             files = {"law.py": law.program, **law.options.get("files", {})}
             options = {name: value for name, value in law.options.items() if name != "files"}
-            result = await box.exec(argv, files=files, **options)
+            try:
+                result = await box.exec(argv, files=files, **options)
+            except CapabilityRefused as refusal:
+                yield Finding(law=law.name, holds=False, detail=f"refused: {refusal}")
+                continue
         holds = result.outcome is law.outcome and (not law.says or result.stdout == law.says)
         holds = holds and law.code in (None, result.exit_code)
         said = result.stdout[:80] if result.ok else (result.detail or result.stderr[-200:])

@@ -73,7 +73,11 @@ _RUNSC: Mapping[Demand, Capability] = {
 }
 _LIMITS = (Demand.memory, Demand.pids, Demand.cpus, Demand.disk, Demand.inodes)
 """What `Limits` demands of every box."""
-_TRIED_BY = {"forks end at the limit": Demand.pids, "inodes end at the limit": Demand.inodes}
+_TRIED_BY = {
+    "forks end at the limit": Demand.pids,
+    "inodes end at the limit": Demand.inodes,
+    "a command on a terminal finds one": Demand.descriptors,
+}
 """Laws of `tiltyard.sandbox.conformance` that try what some runtime cannot enforce."""
 
 
