@@ -6,7 +6,7 @@ Does not: look into files. Their names are compared, and a pristine box has none
 import hashlib
 from dataclasses import dataclass, fields
 
-_SOCKETS = ("/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "/proc/net/udp6", "/proc/net/unix")
+_COUNTERS = ("/proc/net/sockstat", "/proc/net/sockstat6")
 _IPC = ("/proc/sysvipc/shm", "/proc/sysvipc/msg", "/proc/sysvipc/sem")
 _FOLDERS = ("/box", "/tmp", "/dev/shm")
 
@@ -18,7 +18,7 @@ class Fingerprint:
     mounts: tuple[str, ...]
     """where, how, and of what kind"""
     sockets: tuple[str, ...]
-    """every TCP, UDP and unix socket of its network namespace"""
+    """of its network namespace: how many of each kind are in use, and every unix socket"""
     ipc: tuple[str, ...]
     """System V shared memory, queues and semaphores"""
     files: tuple[str, ...]
@@ -53,7 +53,7 @@ def fingerprint(survey: str) -> Fingerprint:
     parts = _parts(survey)
     return Fingerprint(
         mounts=tuple(sorted(_mount(line) for line in parts.get("/proc/self/mountinfo", []))),
-        sockets=tuple(line for name in _SOCKETS for line in parts.get(name, [])[1:]),
+        sockets=(*_in_use(parts), *parts.get("/proc/net/unix", [])[1:]),
         ipc=tuple(line for name in _IPC for line in parts.get(name, [])[1:]),
         files=tuple(sorted(f"{name}/{line}" for name in _FOLDERS for line in parts.get(name, []))),
         processes=len(parts.get("/proc", [])),
@@ -70,6 +70,12 @@ def _parts(survey: str) -> dict[str, list[str]]:
         elif line:
             here.append(line)
     return parts
+
+
+def _in_use(parts: dict[str, list[str]]) -> list[str]:
+    """`TCP: inuse 1 orphan 0 tw 0 …` → `TCP: inuse 1`, if there is any; the other figures are the host's."""
+    lines = [line.split() for name in _COUNTERS for line in parts.get(name, [])]
+    return [" ".join(words[:3]) for words in lines if words[1:2] == ["inuse"] and words[2] != "0"]
 
 
 def _mount(line: str) -> str:
