@@ -1,7 +1,7 @@
 """What hostile code tries, attack by attack, and whether a backend's boxes withstand it.
 
 Guarantees: each attack is really made, in a fresh box, through `Box`'s own calls; one that was not says why.
-Does not: prove that there is no other. Rows keep the numbers of the list that `docs/sandbox.md` names."""
+Does not: prove that there is no other. A row's number always means the same attack."""
 
 from .attack import Arena, Attack, Finding, Verdict, assail
 from .rows import ATTACKS
