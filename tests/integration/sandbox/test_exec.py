@@ -112,6 +112,7 @@ def test_the_environment_is_ours_and_nothing_of_the_host(lab: Lab, monkeypatch: 
         "HOME",
         "LANG",
         "LOGNAME",
+        "OMP_NUM_THREADS",
         "PATH",
         "TMPDIR",
         "USER",
