@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 IMAGE = "tiltyard-tests:base"
-_SUITE, _PACKAGES = "bookworm", "python3-minimal"
+_SUITE, _PACKAGES = "bookworm", "python3"
 _START_SECONDS = 60
 
 

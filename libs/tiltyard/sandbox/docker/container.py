@@ -25,6 +25,7 @@ from .runtime import is_gvisor
 
 _CALL_SECONDS = 30.0
 _GONE_SECONDS = 20.0
+_TELLING_SECONDS = 5
 _INIT, _PLACE = "/.tilt/init", "/.tilt/socket"
 _CALLER = "call"
 _RIGHTS = ["SETUID", "SETGID", "SETPCAP", "KILL"]
@@ -233,7 +234,7 @@ class Maker:
         with self._daemon.speaking("asking how a box ended"):
             events = self._daemon.client.events(
                 since=int(container.made_at),
-                until=int(time.time()) + 1,
+                until=int(time.time()) + _TELLING_SECONDS,
                 filters={"container": container.id, "event": "oom"},
                 decode=True,
             )

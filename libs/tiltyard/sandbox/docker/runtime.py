@@ -80,6 +80,13 @@ _TRIED_BY = {
 }
 """Laws of `tiltyard.sandbox.conformance` that try what some runtime cannot enforce."""
 
+_OF_CONTAINERS = {
+    "what /proc tells of the host": "PID 1 was started by the runtime: its arguments can be read",
+    "CPUs that it sees and may not use": "a container's share of CPU time says nothing of their number",
+    "arguments and files that are too large": "/box has half of the disk, less than the attack's file",
+}
+"""Attacks that every container gives way to, and why; none leads out."""
+
 
 def is_gvisor(runtime: str) -> bool:
     return runtime.startswith("runsc")
@@ -107,8 +114,10 @@ def refuse_unenforced(runtime: str, accepted: Collection[Demand]) -> None:
         )
 
 
-def excuse(runtime: str, law: str) -> str:
-    """Why this runtime cannot keep a law; empty: it must."""
-    demand = _TRIED_BY.get(law)
+def excuse(runtime: str, tried: str) -> str:
+    """Why this runtime cannot keep a law or withstand an attack; empty: it must."""
+    if tried in _OF_CONTAINERS:
+        return _OF_CONTAINERS[tried]
+    demand = _TRIED_BY.get(tried)
     able = capabilities(runtime)
     return "" if demand is None or able[demand].enforced else able[demand].detail
