@@ -85,6 +85,9 @@ class Incarnation:
             slots=settings.slots,
             version=version("tiltyard"),
             pool=settings.pool,
+            cpu=settings.cpu,
+            memory_mb=settings.memory_mb,
+            gpu=settings.gpu,
         )
         log.info("runner.joined", incarnation=self.id, node=settings.node, slots=settings.slots)
         topics = [runner_topic(self.id)]
