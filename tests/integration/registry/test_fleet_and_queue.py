@@ -22,9 +22,8 @@ def test_the_queue_says_who_waits_for_what(api: TestClient, rows: Rows, work: Un
     view = api.get("/v1/queue").json()
     (entry,) = view["runs"]
     assert (entry["run_id"], entry["queued"], entry["aboard"]) == (seeded.run_id, 3, 0)
-    assert (
-        entry["waits_for"] == "pool 'default' has no runner that takes work: start one, or end its draining"
-    )
+    nobody = "pool 'default' has no runner that takes work: start one, or end its draining"
+    assert entry["waits_for"] == nobody
     assert entry["oldest_wait_seconds"] >= 0
     assert view["pools"][0]["desired_runners"] == 1
 
