@@ -26,12 +26,6 @@ class RunnerSettings(Settings):
         default_factory=lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20, ge=0
     )
     gpu: int = Field(default=0, ge=0)
-    cpu: float = Field(default_factory=lambda: float(len(os.sched_getaffinity(0))), ge=0)
-    """With `memory_mb` and `gpu`: what it offers to rollouts that ask for it; the machine's, unless told."""
-    memory_mb: int = Field(
-        default_factory=lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20, ge=0
-    )
-    gpu: int = Field(default=0, ge=0)
     host: str = "127.0.0.1"
     allowed_hosts: CommaList = ()
     token_file: Path | None = None
