@@ -48,6 +48,12 @@ def _denied(attempt: str) -> str:
     return f"import os, socket\ntry: {attempt}; print('done')\nexcept OSError: print('denied')"
 
 
+_LIVING = """
+import os
+stats = [open(f"/proc/{n}/stat").read() for n in os.listdir("/proc") if n.isdigit()]
+print(sum(not s.rpartition(") ")[2].startswith("Z") for s in stats))
+"""
+
 LAWS = (
     Law(name="a program runs", program="print('hello')", says=b"hello\n"),
     Law(name="its exit code comes back", program="raise SystemExit(3)", outcome=ExecOutcome.nonzero),
@@ -120,7 +126,7 @@ LAWS = (
     Law(name="PID 1 cannot be read", program=_denied("open('/proc/1/mem')"), says=b"denied\n"),
     Law(
         name="no other process is seen",
-        program="import os; print(sum(n.isdigit() for n in os.listdir('/proc')))",
+        program=_LIVING,
         says=b"2\n",
     ),
     Law(

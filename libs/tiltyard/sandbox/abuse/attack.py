@@ -11,7 +11,8 @@ from tiltyard.sandbox.errors import CapabilityRefused, SandboxError
 from tiltyard.sandbox.pool import WarmPool
 from tiltyard.sandbox.result import ExecOutcome, ExecResult
 
-_PATIENCE = 120.0
+_PATIENCE = 600.0
+"""Seconds; an emulated machine is some twenty times slower."""
 
 
 class Verdict(StrEnum):

@@ -172,7 +172,7 @@ async def flood(arena: Arena) -> None:
 
 async def undrained(arena: Arena) -> None:
     code = "import sys\nfor n in range(100_000): print('o' * 4); print('e' * 4, file=sys.stderr)"
-    result = await arena.python(code)
+    result = await arena.python(code, cpu_seconds=200, wall_seconds=400)
     must(
         result.ok and (len(result.stdout), len(result.stderr)) == (500_000, 500_000),
         (result.outcome, len(result.stdout)),
@@ -223,7 +223,7 @@ async def stubborn(arena: Arena) -> None:
 
 
 async def zombies(arena: Arena) -> None:
-    must_say(await arena.python(_ZOMBIES, wall_seconds=60), "0")
+    must_say(await arena.python(_ZOMBIES, cpu_seconds=200, wall_seconds=400), "0")
 
 
 ROWS = (
