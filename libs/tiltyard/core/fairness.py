@@ -3,7 +3,7 @@
 Guarantees: tenants that wait share a pool by their weights, and so do the runs of a tenant, however the work
 is cut into runs; nobody waits for ever; what nobody else can use is given to whoever can; caps hold.
 Does not: keep accounts (`core.accounts` says how they change, `store.accounts` keeps them), nor take anything
-back (`core.preemption`).
+back: a grant stands until its rollout ends.
 
 The rule, at each grant: the one that is most whole rollouts behind its share of what those who wait hold
 together (dominant shares, Ghodsi et al., NSDI 2011); among those about right the one with the greatest
@@ -32,7 +32,7 @@ class Priority(StrEnum):
     """Class of a run."""
 
     HIGH = "high"
-    """Served first, and may take capacity back from lower classes."""
+    """Served first."""
     NORMAL = "normal"
     """Served when no high run waits."""
     LOW = "low"
