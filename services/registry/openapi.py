@@ -13,13 +13,13 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from tiltyard.contracts.document import Document
-from tiltyard.contracts.http import Problem, TaskBatch, TaskSubmission
-from tiltyard.contracts.run_config import EvaluationRun, SftRun, TrainRun
+from tiltyard.contracts.http import Problem
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 """In a checkout; an installed wheel does without."""
 REF = "#/components/schemas/{model}"
-BODIES: tuple[type[Document], ...] = (TaskSubmission, TaskBatch, SftRun, TrainRun, EvaluationRun, Problem)
+SCHEMAS = "x-schemas"
+"""Where a route leaves the schemas of its body until the document is put together."""
 REFUSALS = {
     "400": "Not JSON, or not UTF-8.",
     "401": "No token, or a wrong one.",
@@ -37,7 +37,13 @@ def takes(*models: type[Document]) -> dict[str, Any]:
     """`openapi_extra` of a route whose body is one of `models`."""
     refs = [{"$ref": REF.format(model=m.__name__)} for m in models]
     schema = refs[0] if len(refs) == 1 else {"oneOf": refs}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {"requestBody": body, SCHEMAS: _schemas(*models)}
+
+
+def _schemas(*models: type[Document]) -> dict[str, Any]:
+    _, given = models_json_schema([(m, "validation") for m in models], ref_template=REF)
+    return given["$defs"]
 
 
 def install(app: FastAPI) -> None:
@@ -53,13 +59,12 @@ def install(app: FastAPI) -> None:
 
 def _document(app: FastAPI) -> dict[str, Any]:
     built = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    schemas = built.setdefault("components", {}).setdefault("schemas", {})
-    _, given = models_json_schema([(m, "validation") for m in BODIES], ref_template=REF)
-    for name, schema in given["$defs"].items():
-        schemas.setdefault(name, schema)
-    for operations in built["paths"].values():
-        for operation in operations.values():
-            _complete(operation)
+    operations = [o for path in built["paths"].values() for o in path.values()]
+    schemas: dict[str, Any] = built["components"]["schemas"]
+    for own in (_schemas(Problem), *(o.pop(SCHEMAS, {}) for o in operations)):
+        schemas.update({name: schema for name, schema in own.items() if name not in schemas})
+    for operation in operations:
+        _complete(operation)
     built["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     built["security"] = [{"token": []}]
     return built
