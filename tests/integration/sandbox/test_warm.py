@@ -73,6 +73,23 @@ def test_a_copy_is_what_ran(lab: Lab) -> None:
     assert said(lab.python(code, env=COLD)) == "main.py"
 
 
+@pytest.mark.parametrize("environment", [{}, COLD], ids=["warm", "cold"])
+def test_signals_that_the_owner_ignores_are_not_ignored_in_a_box(
+    lab: Lab, environment: dict[str, str]
+) -> None:
+    async def interrupt_itself() -> ExecResult:
+        async with WarmPool(size=1, limits=LIMITS) as pool, pool.acquire() as box:
+            await box.write("main.py", "import os; os.kill(os.getpid(), 2); print('ignored')")
+            return await box.exec(["python3", "-I", "-S", "main.py"], env=environment)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
+    try:
+        result = lab.run(interrupt_itself())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert b"KeyboardInterrupt" in result.stderr, result
+
+
 def test_a_missing_script_is_told(lab: Lab) -> None:
     result = lab.exec(["python3", "-I", "-S", "absent.py"])
     assert result.exit_code == 2

@@ -197,8 +197,11 @@ static void serve(int signals) {
     }
 }
 
+/* What the caller ignores is its own matter (a shell's background job ignores SIGINT): nothing below inherits it. */
 static int open_signals(void) {
     sigset_t set;
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL);
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigaddset(&set, SIGTERM);
