@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import itertools
 import os
 import signal
@@ -88,6 +89,37 @@ def test_signals_that_the_owner_ignores_are_not_ignored_in_a_box(
     finally:
         signal.signal(signal.SIGINT, before)
     assert b"KeyboardInterrupt" in result.stderr, result
+
+
+def test_no_helper_of_a_copy_is_left_to_a_process_that_does_not_reap(lab: Lab) -> None:
+    async def run_many() -> list[str]:
+        async with WarmPool(size=4, limits=LIMITS) as pool:
+            for _ in range(40):
+                async with pool.acquire(timeout=60) as box:
+                    assert (await box.exec(["python3", "-I", "-S", "main.py"], files={"main.py": "1"})).ok
+            return dead_children("python3")
+
+    be_subreaper(True)
+    try:
+        assert lab.run(run_many()) == []
+    finally:
+        be_subreaper(False)
+
+
+def be_subreaper(wanted: bool) -> None:
+    """Orphans below this process come to it, which reaps none: as in a container whose PID 1 is a service."""
+    PR_SET_CHILD_SUBREAPER = 36
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0) == 0
+
+
+def dead_children(name: str) -> list[str]:
+    found: list[str] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            command, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(") ")
+            if command == name and rest.split()[:2] == ["Z", str(os.getpid())]:
+                found.append(entry.name)
+    return found
 
 
 def test_a_missing_script_is_told(lab: Lab) -> None:

@@ -188,7 +188,8 @@ static PyObject *serve(PyObject *self, PyObject *count) {
     int folders = (int)PyLong_AsLong(count);
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    signal(SIGCHLD, SIG_IGN);               /* the helpers are nobody's zombies */
+    signal(SIGCHLD, SIG_IGN);               /* the helpers are nobody's zombies: */
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);      /* one that outlives the other comes back to us, not to a PID 1 that is slow */
     for (;;) {
         bool sound = receive();
         asked.pidfd = sound ? (int)syscall(SYS_pidfd_open, asked.who.pid, 0) : -1;
