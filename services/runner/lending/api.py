@@ -95,7 +95,9 @@ async def execute(name: str, request: Request, lender: Lending, key: Key = None)
     """Run a command to its end. With `Accept: application/x-ndjson` output comes as it is written."""
     asked = await document(request, Command, what="command")
     if NDJSON in request.headers.get("accept", ""):
-        return StreamingResponse(_stream(name, lender, asked), media_type=NDJSON)
+        lines = _stream(name, lender, asked)
+        first = await anext(lines)  # what is refused before it starts is a problem, not a broken stream
+        return StreamingResponse(_resumed(first, lines), media_type=NDJSON)
     with lender.using(name) as lease:
         return _result(await _alive(lender, lease, _command(lease, asked, key)), asked.encoding)
 
@@ -123,6 +125,12 @@ async def _exec(lease: Lease, asked: Command, **options: Any) -> ExecResult:
         output_bytes=asked.output_bytes,
         **options,
     )
+
+
+async def _resumed(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    async for line in rest:
+        yield line
 
 
 async def _stream(name: str, lender: Lender, asked: Command) -> AsyncIterator[str]:

@@ -151,6 +151,21 @@ def test_output_is_streamed_as_it_comes(desk: Desk) -> None:
     assert (events[-1]["result"]["outcome"], events[-1]["result"]["exit_code"]) == ("nonzero", 3)
 
 
+def test_a_stream_that_cannot_start_is_a_problem(desk: Desk) -> None:
+    with desk.client() as runner, runner.borrow() as box:
+        path = f"/v1/sandboxes/{box.lent.id}/exec"
+        streamed = {"Accept": "application/x-ndjson"}
+        body = {"argv": ["sh", "-c", "echo started; sleep 600"], "cpu_seconds": 600}
+        with httpx.stream(
+            "POST", desk.url + path, json=body, headers={"Authorization": f"Bearer {TOKEN}", **streamed}
+        ) as answer:
+            lines = answer.iter_lines()
+            assert "started" in next(lines)
+            second = desk.ask("POST", path, json={"argv": ["true"]}, headers=streamed)
+        assert second.status_code == 409, second.text
+        assert second.headers["content-type"] == "application/problem+json"
+
+
 def test_a_stream_that_nobody_reads_any_more_ends_the_sandbox(desk: Desk) -> None:
     with desk.client() as runner:
         box = runner.borrow()
