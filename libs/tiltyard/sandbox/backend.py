@@ -3,7 +3,7 @@
 Guarantees: the pool and its users know no backend; each says what it enforces and refuses the rest."""
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -90,6 +90,12 @@ class Box(Protocol):
         """Seconds that making it took, until it could take its first command."""
         ...
 
+    environment: Mapping[str, str]
+    """Added to that of each command; a command's own `env` stands above it."""
+
+    on_renewed: Callable[[], Awaitable[None]] | None
+    """Called when `reset` has made it another box, before it is used."""
+
     async def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         """Replaces a file below `home` or /tmp, makes its parents. Raises InvalidPath, FileFault,
         SandboxGone."""
@@ -151,6 +157,12 @@ class Box(Protocol):
         """A connection to a TCP server that listens on the box's loopback; it may start within `timeout`.
 
         A non-blocking socket: `asyncio.open_connection(sock=...)`. Raises PortClosed, SandboxGone."""
+        ...
+
+    async def listen(self, port: int) -> socket.socket:
+        """A listener of this process on 127.0.0.1:`port` inside the box, non-blocking; the caller closes it.
+
+        Raises PortClosed, CapabilityRefused, SandboxGone."""
         ...
 
     def expose(self, port: int, *, path: str | None = None) -> AbstractAsyncContextManager[str]:

@@ -21,7 +21,7 @@ from . import wire
 from .command import Command
 from .files import BoxFiles
 from .link import InitLink
-from .port import dial
+from .port import dial, listen
 from .process import NativeProcess
 from .terminal import Terminal
 from .verdict import lost, result
@@ -64,6 +64,8 @@ class NativeBox(BoxFiles, BoxSession):
         self.home = HOME
         self.made_in = 0.0
         """seconds that making it took, until it could take its first command"""
+        self.environment: Mapping[str, str] = {}
+        self.on_renewed: Callable[[], Awaitable[None]] | None = None
         self._path = path
         self._keeper = keeper
         self._processes: list[NativeProcess] = []
@@ -114,7 +116,7 @@ class NativeBox(BoxFiles, BoxSession):
             command = Command.build(
                 argv,
                 stdin=stdin + b"\x04" if stdin and terminal else stdin,  # a terminal's input has no other end
-                env=env,
+                env={**self.environment, **(env or {})},
                 path=self._path,
                 threads=self._keeper.threads,
                 cwd=cwd,
@@ -167,7 +169,7 @@ class NativeBox(BoxFiles, BoxSession):
             command = Command.build(
                 *(argv,),
                 stdin=b"",
-                env=env,
+                env={**self.environment, **(env or {})},
                 path=self._path,
                 threads=self._keeper.threads,
                 cwd=cwd,
@@ -252,6 +254,8 @@ class NativeBox(BoxFiles, BoxSession):
         if self._keeper.renew is None:
             raise CapabilityRefused(f"box {self.id} cannot be reset by its backend: acquire another")
         await self._keeper.renew(self)
+        if self.on_renewed is not None:
+            await self.on_renewed()
 
     async def stats(self) -> BoxStats:
         _, _, record = wire.done(await self._link.ask(lambda ident: wire.bare_frame(ident, wire.Ask.stats)))
@@ -275,9 +279,12 @@ class NativeBox(BoxFiles, BoxSession):
         _, _, text = wire.done(await self._link.ask(lambda ident: wire.bare_frame(ident, wire.Ask.survey)))
         return os.fsdecode(text)
 
+    async def listen(self, port: int) -> socket.socket:
+        _check_port(port)
+        return await listen(self._link, port)
+
     async def connect(self, port: int, *, timeout: float = 5.0) -> socket.socket:
-        if not 0 < port < 1 << 16:
-            raise PortClosed(f"port {port} does not exist: give 1 to 65535")
+        _check_port(port)
         last = time.monotonic() + timeout
         while True:
             for family in (4, 6):
@@ -289,3 +296,8 @@ class NativeBox(BoxFiles, BoxSession):
                     f"nothing listens on port {port} in box {self.id} after {timeout} s: {os.strerror(found)}"
                 )
             await asyncio.sleep(_RETRY_SECONDS)
+
+
+def _check_port(port: int) -> None:
+    if not 0 < port < 1 << 16:
+        raise PortClosed(f"port {port} does not exist: give 1 to 65535")

@@ -1,11 +1,14 @@
-"""Connections to servers inside a box: tilt-init makes them there and hands them out.
+"""Sockets on a box's loopback: tilt-init makes them there and hands them out.
 
-Guarantees: what comes out is a socket of the box's network namespace, connected."""
+Guarantees: what comes out is a socket of the box's network namespace, connected or listening."""
 
 import array
 import asyncio
+import os
 import socket
 from collections.abc import Sequence
+
+from tiltyard.sandbox.errors import PortClosed
 
 from . import wire
 from .link import InitLink
@@ -13,17 +16,34 @@ from .link import InitLink
 
 async def dial(link: InitLink, family: int, port: int) -> socket.socket | int:
     """One try on loopback (`family` 4 or 6): a non-blocking socket, or errno."""
+    made = await _ask(link, wire.Ask.connect, family, port)
+    return await _settled(made) if isinstance(made, socket.socket) else made
+
+
+async def listen(link: InitLink, port: int) -> socket.socket:
+    """A listener on 127.0.0.1 in the box, non-blocking. Raises PortClosed, CapabilityRefused, SandboxGone."""
+    made = await _ask(link, wire.Ask.listen, 4, port)
+    if not isinstance(made, socket.socket):
+        raise PortClosed(f"nobody can listen on port {port} in {link.name}: {os.strerror(made)}")
+    made.setblocking(False)
+    return made
+
+
+async def _ask(link: InitLink, kind: wire.Ask, family: int, port: int) -> socket.socket | int:
+    """The socket, or errno."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            answer = await link.ask(lambda ident: wire.connect_frame(ident, family, port), [theirs.fileno()])
+            answer = await link.ask(
+                lambda ident: wire.port_frame(ident, kind, family, port), [theirs.fileno()]
+            )
         error, _, _ = wire.done(answer)
         if error:
             return error
         _, control, _, _ = ours.recvmsg(
             1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
         )
-    return await _settled(_received(control))
+    return _received(control)
 
 
 def _received(control: Sequence[tuple[int, int, bytes]]) -> socket.socket:

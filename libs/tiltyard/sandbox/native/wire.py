@@ -79,6 +79,8 @@ class Ask(IntEnum):
     """connect to a port inside"""
     branch = 11
     """serve one more command, over a socket of its own"""
+    listen = 12
+    """listen on a port inside"""
 
 
 class Reason(IntEnum):
@@ -263,8 +265,9 @@ def bare_frame(ident: int, kind: Ask) -> bytes:
     return _frame(kind, ident, b"")
 
 
-def connect_frame(ident: int, family: int, port: int) -> bytes:
-    return _frame(Ask.connect, ident, _CONNECT.pack(family, port))
+def port_frame(ident: int, kind: Ask, family: int, port: int) -> bytes:
+    """For connect and listen."""
+    return _frame(kind, ident, _CONNECT.pack(family, port))
 
 
 def entries(records: bytes) -> list[EntryRecord]:

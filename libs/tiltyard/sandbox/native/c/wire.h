@@ -77,6 +77,7 @@ enum tilt_ask {
     ASK_SURVEY = 9,             /* answered by tilt_done and text: what a pristine box would show too */
     ASK_CONNECT = 10,           /* tilt_connect with one descriptor, over which the connected socket is sent */
     ASK_BRANCH = 11,            /* one descriptor: a socket on which a branch of tilt-init serves one more command */
+    ASK_LISTEN = 12,            /* as ASK_CONNECT; what is sent is a socket that listens */
 };
 enum tilt_say { SAY_OUTPUT = 1, SAY_EXIT = 2, SAY_DONE = 3 };
 

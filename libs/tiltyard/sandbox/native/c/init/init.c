@@ -85,12 +85,12 @@ static void answer_survey(uint32_t id) {
     free(text);
 }
 
-static void answer_connect(uint32_t id, const char *frame, size_t size) {
+static void answer_port(uint32_t id, const char *frame, size_t size, int (*make)(const struct tilt_connect *, int)) {
     struct tilt_connect how;
     int carrier = -1;
     struct tilt_done done = {.error = link_take_fds(1, &carrier) ?: parse_connect(frame, size, &how)};
     if (!done.error)
-        done.error = port_connect(&how, carrier);
+        done.error = make(&how, carrier);
     if (carrier >= 0)
         close(carrier);
     link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
@@ -149,7 +149,10 @@ static void handle(const struct tilt_frame *frame, char *payload) {
         answer_survey(frame->id);
         break;
     case ASK_CONNECT:
-        answer_connect(frame->id, payload, frame->size);
+        answer_port(frame->id, payload, frame->size, port_connect);
+        break;
+    case ASK_LISTEN:
+        answer_port(frame->id, payload, frame->size, port_listen);
         break;
     case ASK_BRANCH:
         answer_branch(frame->id);

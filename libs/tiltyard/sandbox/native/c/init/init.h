@@ -40,8 +40,9 @@ bool disk_full(void);
 void state_stats(struct tilt_stats *stats);
 size_t state_survey(char *into, size_t room);
 
-/* port.c: a connection to a server inside, handed out */
+/* port.c: a socket on the box's loopback, handed out: a connection to a server inside, or a listener */
 int port_connect(const struct tilt_connect *how, int carrier);
+int port_listen(const struct tilt_connect *how, int carrier);
 
 /* tree.c: whose a process is. PID 1 owns whatever is below no branch; a branch owns what is below itself */
 extern bool tree_branch;        /* this process is a branch */
