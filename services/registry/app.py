@@ -5,15 +5,15 @@ Does not: open connections; `Ports` brings them."""
 
 from fastapi import FastAPI
 
-from services.registry import openapi
 from services.registry.api import artifacts, fleet, health, rollouts, runs, tasks
 from services.registry.console import entry, routes
 from services.registry.console.page import Pages
+from services.registry.examples import examples_of
 from services.registry.gauges import Gauges, Timed
 from services.registry.ledger import Recent
 from services.registry.ports import Ports
 from services.registry.problem import EXPECTED, refuse
-from tiltyard.web import problem
+from tiltyard.web import openapi, problem
 from tiltyard.web.gate import PROBES, Gate
 
 DESCRIPTION = """Tasks in, better policies out.
@@ -47,7 +47,7 @@ def create_app(
     )
     app.add_middleware(Timed, gauges=gauges)
     app.add_middleware(problem.LastResort)
-    openapi.install(app)
+    openapi.install(app, examples_of)
     return app
 
 

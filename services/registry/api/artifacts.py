@@ -22,6 +22,7 @@ from services.registry.ports import Ports, Using
 from tiltyard.contracts.http import ArtifactView
 from tiltyard.contracts.records import artifact_key
 from tiltyard.objects import InvalidKey, ObjectMissing
+from tiltyard.web.openapi import BYTES
 from tiltyard.web.problem import Refusal, missing
 
 router = APIRouter(prefix="/v1", tags=["artifacts"])
@@ -31,7 +32,7 @@ Digest = Annotated[str, PathParameter(pattern=r"^sha256:[0-9a-f]{64}$")]
 @router.put(
     "/artifacts",
     status_code=201,
-    openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
+    openapi_extra=BYTES,
 )
 async def upload(request: Request, ports: Using) -> ArtifactView:
     """Store the body, of whatever type; repeating it changes nothing. The answer holds its digest."""

@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy.orm import Session
 
-from services.registry.openapi import takes
 from services.registry.ports import Using
 from tiltyard.contracts.document import parse
 from tiltyard.contracts.http import (
@@ -24,6 +23,7 @@ from tiltyard.store import fleet, pools, tenants
 from tiltyard.store.views import queue
 from tiltyard.store.views import rollouts as views
 from tiltyard.web import body
+from tiltyard.web.openapi import takes
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
 NamePath = Annotated[str, Path(min_length=1, max_length=200)]

@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from services.registry import evaluation, ledger, replay
 from services.registry.cursor import Cursor, Limit, decode, page
-from services.registry.openapi import takes
 from services.registry.ports import Ports, Using
 from tiltyard.contracts.document import Fault, InvalidDocument, parse
 from tiltyard.contracts.http import (
@@ -36,6 +35,7 @@ from tiltyard.store import runs
 from tiltyard.store.views import rollouts as rollout_views
 from tiltyard.store.views import runs as views
 from tiltyard.web import body
+from tiltyard.web.openapi import takes
 from tiltyard.web.problem import Refusal
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from services.registry import replay
 from services.registry.cursor import Cursor, Limit, decode, page
-from services.registry.openapi import takes
 from services.registry.ports import Ports, Using
 from tiltyard.contracts.document import Fault, InvalidDocument
 from tiltyard.contracts.http import (
@@ -29,6 +28,7 @@ from tiltyard.contracts.messages import ADMIT
 from tiltyard.store import tasks
 from tiltyard.store.views import tasks as views
 from tiltyard.web.body import document
+from tiltyard.web.openapi import takes
 from tiltyard.web.problem import missing
 
 router = APIRouter(prefix="/v1", tags=["tasks"])

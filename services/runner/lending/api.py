@@ -27,6 +27,7 @@ from tiltyard.contracts.sandboxes import (
 from tiltyard.sandbox import ExecResult, SandboxBusy, SandboxGone
 from tiltyard.sandbox.backend import Stream
 from tiltyard.web.body import document
+from tiltyard.web.openapi import BYTES, takes
 from tiltyard.web.problem import Refusal
 
 router = APIRouter(prefix="/v1/sandboxes", tags=["sandboxes"])
@@ -42,7 +43,7 @@ def lender_of(request: Request) -> Lender:
 Lending = Annotated[Lender, Depends(lender_of)]
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, openapi_extra=takes(SandboxOrder))
 async def order(request: Request, lender: Lending, key: Key = None) -> LentSandbox:
     """Lend a fresh sandbox."""
     asked = await document(request, SandboxOrder, what="sandbox order")
@@ -75,7 +76,7 @@ async def show(name: str, lender: Lending) -> LentSandbox:
         return _view(lender, lease)
 
 
-@router.post("/{name}/lease")
+@router.post("/{name}/lease", openapi_extra=takes(Renewal))
 async def renew(name: str, request: Request, lender: Lending) -> LentSandbox:
     """Change the length of the lease, and start it anew."""
     asked = await document(request, Renewal, what="renewal")
@@ -90,7 +91,7 @@ async def release(name: str, lender: Lending) -> None:
     lender.release(name)
 
 
-@router.post("/{name}/exec", response_model=CommandResult)
+@router.post("/{name}/exec", response_model=CommandResult, openapi_extra=takes(Command))
 async def execute(name: str, request: Request, lender: Lending, key: Key = None) -> Any:
     """Run a command to its end. With `Accept: application/x-ndjson` output comes as it is written."""
     asked = await document(request, Command, what="command")
@@ -161,7 +162,7 @@ async def _alive(lender: Lender, lease: Lease, use: Awaitable[T]) -> T:
         raise LeaseEnded(f"sandbox {lease.id} is gone: {error}") from error
 
 
-@router.put("/{name}/files/{path:path}", status_code=204)
+@router.put("/{name}/files/{path:path}", status_code=204, openapi_extra=BYTES)
 async def write(
     name: str,
     path: str,

@@ -26,7 +26,7 @@ from tiltyard.sandbox import (
     WarmPool,
 )
 from tiltyard.telemetry.events import event_logger
-from tiltyard.web import problem
+from tiltyard.web import openapi, problem
 from tiltyard.web.gate import Gate
 from tiltyard.web.problem import Refusal
 from tiltyard.web.token import read_token
@@ -48,6 +48,7 @@ def create_app(lender: Lender, token: str, *, hosts: tuple[str, ...] = ()) -> Fa
     app.include_router(api.router)
     for path in ("/healthz", "/readyz"):
         app.add_api_route(path, healthy, methods=["GET"], include_in_schema=False)
+    openapi.install(app)
     app.add_middleware(
         Gate,
         token=token,

@@ -195,3 +195,21 @@ def test_a_runner_without_a_token_lends_nothing(yard: Yard, settings: dict[str, 
     yard.processes.until(lambda: runner.process.poll() is not None, "it ends")
     assert runner.process.returncode == 1
     assert told in runner.log
+
+
+def test_its_openapi_document_says_what_each_request_takes(desk: Desk) -> None:
+    document = desk.ask("GET", "/openapi.json").json()
+    taken = {
+        f"{method} {path}": content
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if (content := operation.get("requestBody", {}).get("content"))
+    }
+    assert {call: kind for call, content in taken.items() for kind in content} == {
+        "post /v1/sandboxes": "application/json",
+        "post /v1/sandboxes/{name}/lease": "application/json",
+        "post /v1/sandboxes/{name}/exec": "application/json",
+        "put /v1/sandboxes/{name}/files/{path}": "application/octet-stream",
+    }
+    refs = {part.split("'")[0] for part in str(document).split("#/components/schemas/")[1:]}
+    assert {"SandboxOrder", "Renewal", "Command", "Problem"} <= refs <= set(document["components"]["schemas"])
