@@ -1,11 +1,14 @@
 """What a stack leaves on the host, and how much memory it holds while it runs.
 
-Guarantees: processes are found by the state directory in their environment, so nobody else's are counted.
+Guarantees: nobody else's are counted: processes are found by the state directory in their environment, and what
+belongs to a cell that is still held after the stack has ended is another program's.
 Does not: clean up; a leak is reported."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from tiltyard.sandbox.native.cells import cell_of_uid, held_cells
 
 PROC = Path("/proc")
 NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
@@ -33,12 +36,14 @@ class Footprint:
 
 def footprint(state: Path) -> Footprint:
     """The host as it is now, as far as the stack of this state directory could have changed it."""
-    pids = processes_of(state)
+    others = held_cells()
+    processes, cgroups, inside = processes_of(state), _cgroups(), _sandbox_processes()
+    others |= held_cells()  # one that came or went meanwhile is another's too
     return Footprint(
-        processes=frozenset(f"{pid} {_command(pid)}" for pid in pids),
-        cgroups=frozenset(_cgroups()),
+        processes=frozenset(f"{pid} {_command(pid)}" for pid in processes),
+        cgroups=frozenset(str(p) for p in cgroups if _cell_of_cgroup(p) not in others),
         mounts=frozenset(_mounts(state)),
-        namespaces=frozenset(_namespaces(_sandbox_processes())),
+        namespaces=frozenset(_namespaces([pid for pid in inside if _cell_of(pid) not in others])),
     )
 
 
@@ -91,6 +96,13 @@ def _sandbox_processes() -> list[int]:
     return [int(e.name) for e in PROC.iterdir() if e.name.isdigit() and "tilt-init" in _command(int(e.name))]
 
 
+def _cell_of(pid: int) -> int | None:
+    try:
+        return cell_of_uid((PROC / str(pid)).stat().st_uid)
+    except OSError:
+        return None
+
+
 def _namespaces(pids: list[int]) -> set[str]:
     """Links like `net:[4026532201]` of sandbox processes that differ from our own."""
     own = {os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES}
@@ -104,10 +116,15 @@ def _namespaces(pids: list[int]) -> set[str]:
     return links - own
 
 
-def _cgroups() -> set[str]:
+def _cgroups() -> list[Path]:
     root = Path("/sys/fs/cgroup")
     tops = [root, *(p for p in root.iterdir() if p.is_dir())] if root.is_dir() else []
-    return {str(p) for top in tops for p in top.glob(f"*{OURS}*/**/") if p.is_dir()}
+    return [p for top in tops for p in top.glob(f"*{OURS}*/**/") if p.is_dir()]
+
+
+def _cell_of_cgroup(folder: Path) -> int | None:
+    numbers = [part[1:] for part in folder.parts if part[:1] == "c" and part[1:].isdigit()]
+    return int(numbers[0]) if numbers else None
 
 
 def _mounts(state: Path) -> set[str]:
