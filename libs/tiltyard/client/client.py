@@ -210,11 +210,8 @@ class Client:
         return self._get(http.TraceView, f"/v1/rollouts/{quote(rollout_id)}/trace")
 
     def upload_artifact(self, data: bytes | Path) -> http.ArtifactView:
-        """Store bytes or a file of up to some hundred MB; named by content, so repeating it is harmless."""
-        content = data if isinstance(data, bytes) else data.read_bytes()
-        answer = self._transport.request(
-            "PUT", "/v1/artifacts", body=content, kind="application/octet-stream"
-        )
+        """Store bytes, or a file piece by piece; named by content, so repeating it is harmless."""
+        answer = self._transport.request("PUT", "/v1/artifacts", body=data, kind="application/octet-stream")
         return parse(http.ArtifactView, answer.json(), what="answer of /v1/artifacts")
 
     def download_artifact(self, digest: str) -> bytes:

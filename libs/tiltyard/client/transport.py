@@ -8,7 +8,9 @@ import random
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import httpx
 
@@ -45,11 +47,13 @@ class Transport:
         path: str,
         *,
         query: Mapping[str, Any] | None = None,
-        body: bytes | None = None,
+        body: bytes | Path | None = None,
         kind: str = "application/json",
         timeout: float | httpx.Timeout = TIMEOUT,
     ) -> httpx.Response:
-        """The answer of a request that succeeded; raises `ApiError` or `Unreachable`."""
+        """The answer of a request that succeeded; a body that is a file is sent piece by piece.
+
+        Raises `ApiError` or `Unreachable`, and OSError for a file that cannot be read."""
         headers = {"Content-Type": kind} if body is not None else {}
         if method == "POST":
             headers["Idempotency-Key"] = uuid.uuid4().hex
@@ -57,9 +61,10 @@ class Transport:
         last: httpx.HTTPError | None = None
         for wait in self._waits():
             try:
-                answer = self._http.request(
-                    method, path, params=given, content=body, headers=headers, timeout=timeout
-                )
+                with _content(body) as content:
+                    answer = self._http.request(
+                        method, path, params=given, content=content, headers=headers, timeout=timeout
+                    )
             except httpx.HTTPError as error:
                 last, pause = error, wait
             else:
@@ -86,6 +91,16 @@ class Transport:
                 " another with --url or TILTYARD_URL"
             )
         return f"the registry at {self.base_url} did not finish its answer: {type(error).__name__}: {error}"
+
+
+@contextmanager
+def _content(body: bytes | Path | None) -> Iterator[bytes | BinaryIO | None]:
+    """A file from its first byte on, for each try."""
+    if isinstance(body, Path):
+        with body.open("rb") as file:
+            yield file
+    else:
+        yield body
 
 
 def _asked_to_wait(answer: httpx.Response, otherwise: float) -> float:

@@ -1,7 +1,7 @@
 """What a stack leaves on the host, and how much memory it holds while it runs.
 
-Guarantees: nobody else's are counted: processes are found by the state directory in their environment, and what
-belongs to a cell that is still held after the stack has ended is another program's.
+Guarantees: nobody else's are counted: processes are found by the state directory in their environment, and
+what belongs to a cell that is still held once the stack has ended is another program's.
 Does not: clean up; a leak is reported."""
 
 import os

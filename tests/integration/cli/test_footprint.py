@@ -20,7 +20,8 @@ HOLDER = """
 import asyncio
 from tiltyard.sandbox import Limits, WarmPool
 async def main():
-    async with WarmPool(size=2, limits=Limits(memory_mb=64, pids=32, disk_mb=8)) as pool, pool.acquire() as box:
+    limits = Limits(memory_mb=64, pids=32, disk_mb=8)
+    async with WarmPool(size=2, limits=limits) as pool, pool.acquire() as box:
         print(box.id.split("-")[1], flush=True)
         await asyncio.sleep(600)
 asyncio.run(main())

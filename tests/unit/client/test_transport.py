@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -137,6 +138,14 @@ def test_an_upload_is_named_by_its_bytes_and_sent_as_they_are() -> None:
     client(registry).upload_artifact(b"\x00\xffa")
     assert registry.asked[0].content == b"\x00\xffa"
     assert registry.asked[0].headers["content-type"] == "application/octet-stream"
+
+
+def test_an_upload_of_a_file_that_is_tried_again_begins_at_its_first_byte(tmp_path: Path) -> None:
+    (file := tmp_path / "data").write_bytes(data := bytes(range(256)) * 1_000)
+    stored = {"digest": "sha256:" + "0" * 64, "size": len(data)}
+    registry = Registry(answering(503, {**PROBLEM, "status": 503}), answering(201, stored))
+    client(registry).upload_artifact(file)
+    assert [request.read() for request in registry.asked] == [data, data]
 
 
 def test_names_with_slashes_and_odd_characters_reach_the_registry_whole() -> None:
