@@ -13,15 +13,15 @@ from tiltyard.telemetry.setup import setup
 
 def serve(settings: TrainerSettings) -> None:
     telemetry = setup("trainer", otlp_endpoint=settings.otlp_endpoint)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    import torch
+    import torch  # takes seconds: until it is there a signal ends the process at once
     from transformers.utils import logging
 
     from services.trainer.checkpoint import Checkpoints
     from services.trainer.worker import Trainer
 
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     logging.disable_progress_bar()
     if settings.torch_threads:
         torch.set_num_threads(settings.torch_threads)
