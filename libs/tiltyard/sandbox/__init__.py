@@ -15,6 +15,7 @@ from .errors import (
     ImageFault,
     InvalidExec,
     InvalidLimits,
+    InvalidNetwork,
     InvalidPath,
     PortClosed,
     SandboxBusy,
@@ -24,6 +25,7 @@ from .errors import (
 )
 from .limits import Limits
 from .native.backend import NativeBackend
+from .network import Connection, Network, Shape
 from .pool import PoolStats, WarmPool
 from .result import ExecOutcome, ExecResult
 from .snapshot import Snapshot
@@ -35,6 +37,7 @@ __all__ = [
     "BoxStats",
     "CapabilityRefused",
     "Check",
+    "Connection",
     "DockerBackend",
     "DoctorReport",
     "Entry",
@@ -47,9 +50,11 @@ __all__ = [
     "ImageFault",
     "InvalidExec",
     "InvalidLimits",
+    "InvalidNetwork",
     "InvalidPath",
     "Limits",
     "NativeBackend",
+    "Network",
     "Output",
     "PoolStats",
     "PortClosed",
@@ -59,6 +64,7 @@ __all__ = [
     "SandboxError",
     "SandboxGone",
     "SandboxUnavailable",
+    "Shape",
     "Snapshot",
     "Supply",
     "WarmPool",

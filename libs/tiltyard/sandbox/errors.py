@@ -59,3 +59,7 @@ class ArchiveRefused(SandboxError):
 
 class ImageFault(SandboxError):
     """An image is absent, unknown or could not be made."""
+
+
+class InvalidNetwork(SandboxError):
+    """A network, rule or shape that makes no sense."""

@@ -15,6 +15,7 @@ from .backend import Box, SandboxBackend, Supply
 from .errors import InvalidLimits, SandboxBusy, SandboxGone
 from .limits import Limits
 from .native.backend import NativeBackend
+from .network import Network, OnConnection, attached
 from .snapshot import Snapshot
 
 _START_SECONDS = 60.0
@@ -116,11 +117,20 @@ class WarmPool:
     ) -> None:
         await self.close()
 
-    def acquire(self, *, timeout: float | None = None) -> AbstractAsyncContextManager[Box]:
+    def acquire(
+        self,
+        *,
+        timeout: float | None = None,
+        network: Network | None = None,
+        on_connection: OnConnection | None = None,
+    ) -> AbstractAsyncContextManager[Box]:
         """One fresh box, destroyed at the end.
 
-        Raises SandboxBusy after `timeout` seconds, SandboxUnavailable, SandboxGone."""
-        return _SingleLoan(self, timeout)
+        `network` None: it reaches nobody. `on_connection` gets a record of each connection out of it.
+        Raises SandboxBusy after `timeout` seconds, SandboxUnavailable, SandboxGone, CapabilityRefused when
+        the backend has no networks."""
+        loan = _SingleLoan(self, timeout)
+        return loan if network is None else _connected(loan, network, on_connection)
 
     def acquire_many(
         self, count: int, *, timeout: float | None = None
@@ -270,3 +280,11 @@ class _SingleLoan:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._loan.__aexit__(kind, error, trace)
+
+
+@asynccontextmanager
+async def _connected(
+    loan: _SingleLoan, network: Network, on_connection: OnConnection | None
+) -> AsyncIterator[Box]:
+    async with loan as box, attached(box, network, on_connection=on_connection):
+        yield box
