@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -71,9 +72,11 @@ static void place(int socket, const int *folders, int count) {
     syscall(SYS_close_range, CONTROL + 1u + (unsigned)count, ~0u, 0u);
 }
 
-static void become_zygote(const char *image, const char *python, int socket) {
+static void become_zygote(const char *image, const char *python, int socket, pid_t host) {
     int folders[MOST], count = cgroup_folders(folders);
-    char number[8];
+    char number[16];
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) || getppid() != host)     /* from here on, not only once Python has started */
+        _exit(1);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -91,6 +94,7 @@ static void become_zygote(const char *image, const char *python, int socket) {
 int warm_start(const char *image) {
     char link[TILT_DIGEST + 16], python[512];
     int ends[2], on = 1, room = 1 << 20;
+    pid_t host = getpid();
     snprintf(link, sizeof link, "/i/%s/python", image);
     ssize_t length = readlink(link, python, sizeof python - 1);
     if (length <= 0 || access("/z/tilt_zygote.so", F_OK) || socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends))
@@ -99,7 +103,7 @@ int warm_start(const char *image) {
     setsockopt(ends[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     setsockopt(ends[1], SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
     if (!(zygote = fork()))
-        become_zygote(image, python, ends[0]);
+        become_zygote(image, python, ends[0], host);
     close(ends[0]);
     if (zygote < 0) {
         close(ends[1]);
