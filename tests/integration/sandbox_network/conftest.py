@@ -5,6 +5,7 @@ one is opened by name."""
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -52,16 +53,25 @@ def tunnel(host):
 Answer = Callable[[bytes], bytes]
 
 
+def is_whole(heard: bytes) -> bool:
+    """Whether a message with its body, if it has one, has come."""
+    head, end, body = heard.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head:
+        return body.endswith(b"0\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    return bool(end) and len(body) >= int(length[1] if length else 0)
+
+
 @dataclass
 class Server:
-    """Reads what comes, answers each connection once a head is whole, keeps what it heard."""
+    """Reads what comes, answers each connection once a message is whole, keeps what it heard."""
 
     address: str
     port: int = 0
     connections: int = 0
     heard: list[bytes] = field(default_factory=list)
     answer: Answer = lambda head: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-    """to a request's head; b"": an echo of whatever follows"""
+    """to what was heard"""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -69,9 +79,9 @@ class Server:
         self.heard.append(b"")
         try:
             while data := await reader.read(65536):
-                was_whole = b"\r\n\r\n" in self.heard[at]
+                was_whole = is_whole(self.heard[at])
                 self.heard[at] += data
-                if was_whole or b"\r\n\r\n" not in self.heard[at]:
+                if was_whole or not is_whole(self.heard[at]):
                     continue
                 writer.write(self.answer(self.heard[at]))
                 await writer.drain()
