@@ -1,26 +1,41 @@
 """`tiltyard bench loop` and `tiltyard bench dispatch`.
 
-Guarantees: both transports and the peer are measured in one run, one after another.
+Guarantees: both transports and the peer are measured in one run, one after another; it ends within its time,
+and a part that fails is told with the kind of its failure beside the figures of the others; SIGTERM ends it
+with what was measured, and leaves no process behind.
 Does not: judge the figures."""
 
 import json
 import resource
+import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
+
+from services.cli.bench.sheet import Sheet
 
 BROKER = click.option(
     "--broker", default="", help="amqp://… to measure; by default one is started where installed."
 )
+OBJECTS = click.option(
+    "--objects", default="", help="file:///… or s3://… for records; by default a folder beside the database."
+)
+PART_SECONDS = click.option(
+    "--part-seconds", default=120.0, show_default=True, help="Longest that one part may take."
+)
+SECONDS = click.option("--seconds", default=600.0, show_default=True, help="Longest that all may take.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-Figures = dict[str, Any]
+
+
+class Stopped(BaseException):
+    """SIGTERM or SIGINT came."""
 
 
 @click.group()
@@ -33,8 +48,11 @@ def bench() -> None:
     "--rollouts", default=4_096, show_default=True, type=click.IntRange(256), help="On each transport."
 )
 @BROKER
+@OBJECTS
+@PART_SECONDS
+@SECONDS
 @JSON
-def loop(rollouts: int, broker: str, as_json: bool) -> None:
+def loop(rollouts: int, broker: str, objects: str, part_seconds: float, seconds: float, as_json: bool) -> int:
     """Scripted policy, trivial tasks, all six services: rollouts a second through every state.
 
     \b
@@ -43,24 +61,39 @@ def loop(rollouts: int, broker: str, as_json: bool) -> None:
     """
     from services.cli.bench.loop import Loop
 
-    console, figures = Console(stderr=True), Figures()
-    with _scratch() as directory:
-        for transport, url in _transports(console, directory, broker):
-            console.print(f"{rollouts} rollouts over {transport} …")
-            figures[transport] = Loop(state=directory / transport, broker=url, rollouts=rollouts).measure()
+    def measure(sheet: Sheet, directory: Path) -> None:
+        def on(transport: str, url: str) -> None:
+            here = Loop(state=directory / transport, broker=url, objects=objects, rollouts=rollouts)
+            here.measure(sheet, transport)
             if url:
-                figures["peer"] = _peer(console, url, rollouts)
-    console.print(_loop_table(figures))
-    _tell(figures, as_json)
+                _peer(sheet, url, rollouts)
+
+        on_each_transport(on, sheet, directory, broker)
+
+    return _measured(measure, part_seconds, seconds, as_json)
 
 
 @bench.command()
 @click.option(
     "--rollouts",
-    default=4_096,
+    default=3_072,
     show_default=True,
     type=click.IntRange(256),
-    help="On each transport, without and again with sandboxes.",
+    help="On each transport, without sandboxes.",
+)
+@click.option(
+    "--sandboxed",
+    default=1_536,
+    show_default=True,
+    type=click.IntRange(256),
+    help="The same, with sandboxes.",
+)
+@click.option(
+    "--queued",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(64),
+    help="Rollouts that wait while grants are timed.",
 )
 @click.option(
     "--in-flight", default=10_000, show_default=True, type=click.IntRange(64), help="Held in flight at once."
@@ -70,71 +103,116 @@ def loop(rollouts: int, broker: str, as_json: bool) -> None:
     default=10_000_000,
     show_default=True,
     type=click.IntRange(10_000),
-    help="Ended rollouts beside which a grant is timed; ten million take minutes and some GB to make.",
+    help="Ended rollouts beside which a grant is timed, as far as disk and time allow.",
 )
 @BROKER
+@OBJECTS
+@PART_SECONDS
+@SECONDS
 @JSON
-def dispatch(rollouts: int, in_flight: int, history: int, broker: str, as_json: bool) -> None:
+def dispatch(
+    rollouts: int,
+    sandboxed: int,
+    queued: int,
+    in_flight: int,
+    history: int,
+    broker: str,
+    objects: str,
+    part_seconds: float,
+    seconds: float,
+    as_json: bool,
+) -> int:
     """Rates, the latency and the cost of a grant, and a full fleet, on both transports.
 
     \b
       tiltyard bench dispatch --json
-      tiltyard bench dispatch --rollouts 1024 --in-flight 2000 --history 200000
+      tiltyard bench dispatch --rollouts 1024 --sandboxed 512 --in-flight 2000 --history 200000
     """
+    from services.cli.bench import history as ended
     from services.cli.bench.dispatch import Dispatch
 
-    console, figures = Console(stderr=True), Figures()
-    _open_more_files()
-    with _scratch() as directory:
-        for transport, url in _transports(console, directory, broker):
-            measured = Dispatch(
-                state=directory / transport, broker=url, rollouts=rollouts, in_flight=in_flight
+    def measure(sheet: Sheet, directory: Path) -> None:
+        def on(transport: str, url: str) -> None:
+            here = Dispatch(
+                name=transport,
+                state=directory / transport,
+                broker=url,
+                objects=objects,
+                rollouts=rollouts,
+                sandboxed=sandboxed,
+                queued=queued,
+                in_flight=in_flight,
             )
-            figures[transport] = measured.measure(lambda what, on=transport: console.print(f"{on}: {what} …"))
+            here.measure(sheet)
             if url:
-                figures["peer"] = _peer(console, url, rollouts)
-        figures |= _grant_cost(console, directory / "history", history)
-    console.print(_dispatch_table(figures))
-    _tell(figures, as_json)
+                _peer(sheet, url, rollouts)
+
+        _open_more_files()
+        on_each_transport(on, sheet, directory, broker)
+        ended.measure(directory / "history", (10_000, history), sheet)
+
+    return _measured(measure, part_seconds, seconds, as_json)
+
+
+def _measured(
+    measure: Callable[[Sheet, Path], None], part_seconds: float, seconds: float, as_json: bool
+) -> int:
+    """Measure into a sheet and tell it; the exit code."""
+    console = Console(stderr=True)
+    sheet = Sheet(part_seconds=part_seconds, seconds=seconds, say=partial(console.print, markup=False))
+    stopped = False
+    with stopping():
+        try:
+            with tempfile.TemporaryDirectory(prefix="tiltyard-bench-", ignore_cleanup_errors=True) as scratch:
+                measure(sheet, Path(scratch))
+        except Stopped:
+            stopped = True
+    _tell(sheet, console, as_json)
+    return 143 if stopped else 1 if sheet.failures else 0
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tiltyard-bench-", ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
+def stopping() -> Iterator[None]:
+    """The first SIGTERM or SIGINT raises `Stopped` here; those after it change nothing."""
+
+    def stop(*_: object) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise Stopped
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _transports(console: Console, directory: Path, broker: str) -> Iterator[tuple[str, str]]:
-    """Name and broker URL of each transport, in order; a broker lives while it is measured."""
+def on_each_transport(act: Callable[[str, str], None], sheet: Sheet, directory: Path, broker: str) -> None:
+    """Call with name and broker URL of each transport, in order; a broker lives while it is measured."""
     from tiltyard.testing.servers import rabbitmq_installed, start_rabbitmq
 
-    yield "postgres", ""
+    act("postgres", "")
     if broker:
-        yield "rabbitmq", broker
+        act("rabbitmq", broker)
     elif rabbitmq_installed():
-        with start_rabbitmq(directory / "broker") as server:
-            yield "rabbitmq", server.url
+        with sheet.part("rabbitmq", seconds=sheet.seconds):
+            sheet.left()
+            with start_rabbitmq(directory / "broker") as own:
+                act("rabbitmq", own.url)
     else:
-        console.print("no RabbitMQ here (Debian: apt-get install rabbitmq-server): Postgres alone")
+        sheet.say("no RabbitMQ here (Debian: apt-get install rabbitmq-server): Postgres alone")
 
 
-def _peer(console: Console, broker: str, count: int) -> Figures:
+def _peer(sheet: Sheet, broker: str, count: int) -> None:
     from services.cli.bench.noop import measure_noops
 
-    console.print(f"{count} plain Celery no-ops on the same broker …")
-    noops = measure_noops(broker, count)
-    return {
-        "celery_publish_per_s": round(noops.publish_per_s, 1),
-        "celery_drain_per_s": round(noops.drain_per_s, 1),
-    }
-
-
-def _grant_cost(console: Console, state: Path, largest: int) -> Figures:
-    """The ratio, named after the sizes that it is meant for, and the sizes that it was measured at."""
-    from services.cli.bench.history import grant_costs
-
-    few, many = grant_costs(state, (10_000, largest), lambda what: console.print(f"{what} …"))
-    return {"grant_cost_ratio_10k_10m": many.ms / few.ms, "grant_cost": [asdict(few), asdict(many)]}
+    with sheet.part(f"peer: {count} plain Celery no-ops on the same broker"):
+        sheet.left()
+        noops = measure_noops(broker, count)
+        sheet.put("peer", {"celery_publish_per_s": noops.publish_per_s})
+        sheet.put("peer", {"celery_drain_per_s": noops.drain_per_s})
 
 
 def _open_more_files() -> None:
@@ -143,53 +221,20 @@ def _open_more_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _loop_table(figures: Figures) -> Table:
-    table = Table("transport", "rollouts/s", "grant → scored p50", "p99", "ledger")
-    for transport in ("postgres", "rabbitmq"):
-        if row := figures.get(transport):
-            latency = row["grant_to_scored_ms"]
-            table.add_row(
-                transport,
-                f"{row['rollouts_per_s']:.0f}",
-                f"{latency['p50']:.0f} ms",
-                f"{latency['p99']:.0f} ms",
-                _balance(row["ledger_balanced"]),
-            )
-    return table
-
-
-def _dispatch_table(figures: Figures) -> Table:
-    table = Table(
-        "transport", "rollouts/s", "with sandboxes", "grant p50", "p99", "in flight", "MiB", "ledgers"
-    )
-    for transport in ("postgres", "rabbitmq"):
-        if row := figures.get(transport):
-            table.add_row(
-                transport,
-                f"{row['rollouts_per_s']:.0f}",
-                f"{row['rollouts_per_s_with_sandbox']:.0f}",
-                *(f"{row['grant_ms'][p]:.0f} ms" for p in ("p50", "p99")),
-                str(row["in_flight"]),
-                str(row["rss_mb"]),
-                _balance(row["ledgers_balanced"]),
-            )
-    few, many = figures["grant_cost"]
-    table.caption = (
-        f"a grant beside {many['rows']} ended rollouts costs {many['ms'] / few['ms']:.2f} times"
-        f" one beside {few['rows']}"
-    )
-    return table
-
-
-def _balance(balanced: bool) -> str:
-    return "balance" if balanced else "DO NOT BALANCE"
-
-
-def _tell(figures: Figures, as_json: bool) -> None:
-    if peer := figures.get("peer"):
-        Console(stderr=True).print(
-            f"plain Celery: {peer['celery_publish_per_s']:.0f} published,"
-            f" {peer['celery_drain_per_s']:.0f} drained a second"
-        )
+def _tell(sheet: Sheet, console: Console, as_json: bool) -> None:
+    for name, figure in _flat(sheet.figures):
+        console.print(f"{name}: {figure}", highlight=False)
+    for failure in sheet.failures:
+        console.print(f"{failure.part}: {failure.kind}: {failure.reason}", markup=False)
     if as_json:
-        click.echo(json.dumps(figures, indent=2))
+        failures = [asdict(failure) for failure in sheet.failures]
+        click.echo(json.dumps({**sheet.figures, "seconds": sheet.took, "failures": failures}, indent=2))
+
+
+def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted names and shown values."""
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", f"{value:.4g}" if isinstance(value, float) else str(value)

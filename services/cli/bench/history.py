@@ -1,13 +1,14 @@
 """What a grant costs beside few and beside many rollouts that have ended.
 
 Guarantees: a real dispatcher grants, and its time is the database's: from the commit of the queued rollouts
-to the last attempt's row.
+to the last attempt's row. A history for which there is no room or time is as large as it got, and its figure
+says so.
 Does not: run the granted rollouts; they are ended by hand, and so are those of the history."""
 
+import shutil
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +17,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from services.cli.bench.loop import EXACT, POLICY
+from services.cli.bench.sheet import Sheet
 from services.cli.bench.tasks import exact
-from services.cli.stack import Options, free_port, running
+from services.cli.stack import Options, Stack, free_port, running
 from tiltyard.client import Client
 from tiltyard.contracts.http import TaskSubmission
 from tiltyard.contracts.messages import DISPATCH
@@ -31,7 +33,13 @@ ROUNDS, GROUPS, GROUP = 15, 32, 8
 """Rounds of one measurement; groups of a round and their members: one turn of the dispatcher."""
 RUNNER = "bench-runner"
 GRANTED_WITHIN = 60.0
-INSERTED_AT_ONCE = 100_000
+INSERTED_AT_ONCE = 250_000
+ROW_BYTES = 1_000
+"""Disk that a row of the history takes, with its index entries and its log."""
+SPARE_BYTES = 5_000_000_000
+"""Disk that is left alone."""
+ROUNDS_SECONDS = 20.0
+"""Time kept for the rounds beside a history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,28 +50,47 @@ class GrantCost:
     ms: float
 
 
-def grant_costs(state: Path, sizes: tuple[int, int], say: Callable[[str], None]) -> list[GrantCost]:
-    """The cost of a grant at each size of the history, in order."""
+def measure(state: Path, sizes: tuple[int, int], sheet: Sheet) -> None:
+    """The cost of a grant at each size of the history, and their ratio, on the sheet."""
     options = Options(state=state, port=free_port(), engine="scripted", services=("registry", "dispatcher"))
-    with running(options) as stack, Client(stack.url, stack.token) as client:
-        client.submit_tasks([TaskSubmission(spec=exact(1), tasksets=(EXACT,), repeats=1)])
-        work = UnitOfWork(stack.database_url, application="tiltyard-bench", connections=1)
-        try:
-            with open_publisher("", stack.database_url) as publisher:
-                with work() as session:
-                    session.execute(text("UPDATE task_versions SET state = 'ACTIVE'"))
-                run = client.start_run(TrainRun(kind="train", name="bench", taskset=EXACT, policy=POLICY))
-                history = History(work=work, run_id=run.id, publisher=publisher)
-                history.begin()
-                return [_cost_beside(history, size, say) for size in sizes]
-        finally:
-            work.close()
+    with sheet.part("grants beside a history"):
+        sheet.left()
+        with running(options) as stack, Client(stack.url, stack.token) as client:
+            _tell(sheet, *_costs(stack, client, sizes, sheet))
 
 
-def _cost_beside(history: "History", size: int, say: Callable[[str], None]) -> GrantCost:
-    say(f"a grant beside {size} ended rollouts")
-    history.grow(size)
-    return GrantCost(rows=size, ms=history.cost())
+def _costs(stack: Stack, client: Client, sizes: tuple[int, int], sheet: Sheet) -> list[GrantCost]:
+    client.submit_tasks([TaskSubmission(spec=exact(1), tasksets=(EXACT,), repeats=1)])
+    work = UnitOfWork(stack.database_url, application="tiltyard-bench", connections=1)
+    try:
+        with open_publisher("", stack.database_url) as publisher:
+            with work() as session:
+                session.execute(text("UPDATE task_versions SET state = 'ACTIVE'"))
+            run = client.start_run(TrainRun(kind="train", name="bench", taskset=EXACT, policy=POLICY))
+            history = History(work=work, run_id=run.id, publisher=publisher)
+            history.begin()
+            return [_beside(history, size, stack.options.state, sheet) for size in sizes]
+    finally:
+        work.close()
+
+
+def _tell(sheet: Sheet, few: GrantCost, many: GrantCost) -> None:
+    sheet.figures[f"grant_cost_ratio_{_short(few.rows)}_{_short(many.rows)}"] = many.ms / few.ms
+    sheet.figures["grant_cost"] = [asdict(few), asdict(many)]
+
+
+def _beside(history: "History", size: int, state: Path, sheet: Sheet) -> GrantCost:
+    room = (shutil.disk_usage(state).free - SPARE_BYTES) // ROW_BYTES
+    history.grow(min(size, max(room, INSERTED_AT_ONCE)), sheet)
+    sheet.say(f"a grant beside {history.ended} ended rollouts …")
+    return GrantCost(rows=history.ended, ms=history.cost())
+
+
+def _short(rows: int) -> str:
+    """10k, 10m, 750k: as it stands in the name of a figure."""
+    return (
+        f"{rows // 1_000_000}m" if rows >= 1_000_000 else f"{rows // 1_000}k" if rows >= 1_000 else str(rows)
+    )
 
 
 class History:
@@ -71,17 +98,17 @@ class History:
 
     def __init__(self, *, work: UnitOfWork, run_id: str, publisher: Publisher) -> None:
         self._work, self._run, self._publisher = work, run_id, publisher
-        self._version = ""
+        self._version = self._runner = ""
         self._groups = 1
         """The first group is the history's."""
-        self._ended = 0
+        self.ended = 0
+        """Rollouts of the history."""
 
     def begin(self) -> None:
-        """A RUNNING run with a group for its history, and a runner with room."""
+        """A RUNNING run with a group for its history."""
         with self._work() as session:
             self._version = session.execute(text("SELECT id FROM task_versions")).scalar_one()
             session.execute(text("UPDATE runs SET state = 'RUNNING', started_at = clock_timestamp()"))
-            fleet.join(session, RUNNER, node=RUNNER, slots=100_000, version=version("tiltyard"))
             session.execute(
                 text(
                     'INSERT INTO groups (id, run_id, version_id, "index", size, state, deadline)'
@@ -90,43 +117,49 @@ class History:
                 {"run": self._run, "version": self._version},
             )
 
-    def grow(self, size: int) -> None:
-        """Add ended rollouts until there are `size`."""
-        for first in range(self._ended, size, INSERTED_AT_ONCE):
+    def grow(self, size: int, sheet: Sheet) -> None:
+        """Add ended rollouts until there are `size`, or the part's time is nearly over."""
+        self._vacuuming(False)
+        while self.ended < size and sheet.left() > ROUNDS_SECONDS:
+            last = min(self.ended + INSERTED_AT_ONCE, size) - 1
             with self._work() as session:
+                session.execute(text("SET LOCAL session_replication_role = replica"))  # no foreign keys
+                session.execute(text("SET LOCAL synchronous_commit = off"))
                 session.execute(
-                    text(
-                        "INSERT INTO rollouts"
-                        " (id, run_id, group_id, version_id, member, state, fence, seq, expires_at)"
-                        " SELECT 'history-' || n, :run, 'history', :version, n, 'TRAINED', 1, 8,"
-                        " clock_timestamp() FROM generate_series(CAST(:first AS bigint), :last) AS n"
-                    ),
-                    {
-                        "run": self._run,
-                        "version": self._version,
-                        "first": first,
-                        "last": min(first + INSERTED_AT_ONCE, size) - 1,
-                    },
+                    text(_ENDED),
+                    {"run": self._run, "version": self._version, "first": self.ended, "last": last},
                 )
-        self._ended = size
+            self.ended = last + 1
+        with self._work.engine.connect() as connection:
+            settled = connection.execution_options(isolation_level="AUTOCOMMIT")
+            settled.execute(text("SET statement_timeout = 0"))
+            settled.execute(text("VACUUM (ANALYZE) rollouts"))
+            settled.execute(text("RESET statement_timeout"))
+        self._vacuuming(True)
+
+    def _vacuuming(self, on: bool) -> None:
+        """Whether the table is vacuumed by itself: not while it is filled."""
         with self._work() as session:
-            session.execute(text("ANALYZE rollouts"))
+            session.execute(text(f"ALTER TABLE rollouts SET (autovacuum_enabled = {on})"))
 
     def cost(self) -> float:
-        """Median milliseconds of a grant."""
+        """Median milliseconds of a grant to a runner that has just joined, with room for all."""
+        self._runner = f"{RUNNER}-{self.ended}"
+        with self._work() as session:
+            fleet.join(session, self._runner, node=RUNNER, slots=100_000, version=version("tiltyard"))
         return statistics.median(self._round() for _ in range(ROUNDS)) / (GROUPS * GROUP)
 
     def _round(self) -> float:
         """Milliseconds until everything that one transaction queued is granted."""
         with self._work() as session:
-            fleet.heartbeat(session, RUNNER)
+            fleet.heartbeat(session, self._runner)
             rollouts.plan(session, [self._group(self._groups + n) for n in range(GROUPS)])
         self._groups += GROUPS
         with self._work() as session:
             queued_at = now(session)
         self._publisher.announce(DISPATCH)
         deadline = time.monotonic() + GRANTED_WITHIN
-        while (left := self._count("QUEUED")) and time.monotonic() < deadline:
+        while (left := self._queued()) and time.monotonic() < deadline:
             time.sleep(0.01)
         if left:
             raise RuntimeError(f"the dispatcher left {left} rollouts ungranted for {GRANTED_WITHIN:.0f} s")
@@ -145,10 +178,18 @@ class History:
             expires_after=timedelta(hours=1),
         )
 
-    def _count(self, state: str) -> int:
+    def _queued(self) -> int:
         with self._work() as session:
-            query = text("SELECT count(*) FROM rollouts WHERE state = :state")
-            return session.execute(query, {"state": state}).scalar_one()
+            return session.execute(text("SELECT count(*) FROM rollouts WHERE state = 'QUEUED'")).scalar_one()
+
+
+_ENDED = """
+INSERT INTO rollouts (id, run_id, group_id, version_id, member, state, fence, seq, expires_at)
+SELECT '00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'), :run, 'history', :version, n, 'TRAINED', 1, 8,
+    clock_timestamp()
+FROM generate_series(CAST(:first AS bigint), :last) AS n
+"""
+"""Ids as long as any, of the first milliseconds of 1970."""
 
 
 def _last_grant(session: Session) -> datetime:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.cli.bench.sheet import Sheet
 from services.cli.bench.tasks import exact, submit
 from services.cli.stack import Options, free_port, running
 from tiltyard.client import Client
@@ -29,21 +30,26 @@ class Loop:
     state: Path
     broker: str
     rollouts: int
+    objects: str = ""
 
-    def measure(self) -> dict[str, Any]:
+    def measure(self, sheet: Sheet, name: str) -> None:
         """Rollouts a second through every state, and milliseconds from grant to scored."""
-        with running(fleet(self.state, self.broker)) as stack, Client(stack.url, stack.token) as client:
-            submit(client, EXACT, exact)
-            return train(client, EXACT, self.rollouts)
+        options = fleet(self.state, self.broker, objects=self.objects)
+        with sheet.part(f"{name}: {self.rollouts} rollouts"):
+            sheet.left()
+            with running(options) as stack, Client(stack.url, stack.token) as client:
+                submit(client, EXACT, exact, within=sheet.left())
+                sheet.put(name, train(client, EXACT, self.rollouts, within=sheet.left()))
 
 
-def fleet(state: Path, broker: str, *, slots: int = 1_024, **settings: str) -> Options:
+def fleet(state: Path, broker: str, *, slots: int = 1_024, objects: str = "", **settings: str) -> Options:
     """A stack for benches; `settings` are further `TILTYARD_…` variables."""
     extra = {f"TILTYARD_{name.upper()}": value for name, value in settings.items()}
     return Options(
         state=state,
         port=free_port(),
         broker=broker,
+        objects=objects,
         engine="scripted",
         slots=slots,
         sandboxes=16,
@@ -51,10 +57,12 @@ def fleet(state: Path, broker: str, *, slots: int = 1_024, **settings: str) -> O
     )
 
 
-def train(client: Client, taskset: str, rollouts: int) -> dict[str, Any]:
-    """Train for about this many rollouts, a multiple of a step's, and tell how fast they went."""
+def train(client: Client, taskset: str, rollouts: int, *, within: float) -> dict[str, Any]:
+    """Train for about this many rollouts, a multiple of a step's, and tell how fast they went.
+
+    Raises TimeoutError after `within` seconds."""
     steps = -(-rollouts // (GROUP * GROUPS))
-    run = completed(client, client.start_run(_config(taskset, steps)))
+    run = completed(client, client.start_run(_config(taskset, steps)), within=within)
     ledger, latency = client.ledger(run.id), client.latency(run.id)
     return {
         "rollouts": ledger.created,
@@ -65,9 +73,14 @@ def train(client: Client, taskset: str, rollouts: int) -> dict[str, Any]:
     }
 
 
-def completed(client: Client, run: RunView) -> RunView:
-    """Wait for a run. Raises RuntimeError unless it completes."""
-    view = client.wait_run(run.id)
+def completed(client: Client, run: RunView, *, within: float) -> RunView:
+    """Wait for a run; one that takes longer is cancelled. Raises TimeoutError, and RuntimeError unless it
+    completes."""
+    try:
+        view = client.wait_run(run.id, timeout=within)
+    except TimeoutError:
+        client.cancel_run(run.id)
+        raise
     if view.state != "COMPLETED":
         raise RuntimeError(f"the bench's run {view.name} ended {view.state}: {view.reason}")
     return view

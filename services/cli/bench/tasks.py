@@ -20,7 +20,6 @@ from tiltyard.contracts.task_spec import (
 )
 
 TASKS = 64
-ADMITTED_WITHIN = 120.0
 TESTS = """
 from solution import f
 
@@ -58,11 +57,13 @@ def tested(number: int) -> TaskSpec:
     )
 
 
-def submit(client: Client, taskset: str, task: Callable[[int], TaskSpec], count: int = TASKS) -> None:
-    """Submit tasks and wait until all are ACTIVE. Raises RuntimeError for one that is not admitted."""
+def submit(client: Client, taskset: str, task: Callable[[int], TaskSpec], *, within: float) -> None:
+    """Submit tasks and wait until all are ACTIVE.
+
+    Raises TimeoutError after `within` seconds, and RuntimeError for one that is not admitted."""
     client.submit_tasks(
-        [TaskSubmission(spec=task(n), tasksets=(taskset,), repeats=1) for n in range(1, count + 1)]
+        [TaskSubmission(spec=task(n), tasksets=(taskset,), repeats=1) for n in range(1, TASKS + 1)]
     )
-    view = client.wait_admissions(taskset, timeout=ADMITTED_WITHIN)
-    if view.active != count:
-        raise RuntimeError(f"taskset {taskset}: {view.active} of {count} tasks were admitted")
+    view = client.wait_admissions(taskset, timeout=within)
+    if view.active != TASKS:
+        raise RuntimeError(f"taskset {taskset}: {view.active} of {TASKS} tasks were admitted")
