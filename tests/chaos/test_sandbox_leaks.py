@@ -3,19 +3,23 @@
 Looks only at what these tests' boxes used (uids, cgroups, namespaces): other sandboxes may run beside."""
 
 import asyncio
+import fcntl
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from tiltyard.sandbox import Box, ExecOutcome, Limits, WarmPool
+from tiltyard.sandbox.native.cells import REGISTRY
 
 pytestmark = [
     pytest.mark.sandbox,
@@ -26,16 +30,25 @@ LIMITS = Limits(memory_mb=64, pids=32, disk_mb=8)
 HIERARCHIES = [Path("/sys/fs/cgroup/tiltyard"), *Path("/sys/fs/cgroup").glob("*/tiltyard")]
 
 OWNER = """
-import asyncio, sys
+import asyncio
 from tiltyard.sandbox import Limits, WarmPool
-async def hold(box):
-    code = "import os, time\\nfor _ in range(5):\\n  if not os.fork(): os.setsid()\\nwhile 1: time.sleep(.01)"
-    await box.exec(["python3", "-I", "-S", "-c", code], cpu_seconds=1000)
+FORK = "import os, time\\nfor _ in range(5):\\n  if not os.fork(): os.setsid()\\n"
+CODE = FORK + "os.write(1, b'x')\\nwhile 1: time.sleep(.01)"
+async def hold(box, all_up):
+    left = 32
+    def hear(stream, chunk):
+        nonlocal left
+        left -= len(chunk)
+        if not left:
+            all_up.release()
+    await box.exec(["python3", "-I", "-S", "-c", CODE], cpu_seconds=1000, on_output=hear)
 async def main():
     limits = Limits(memory_mb=64, pids=64, disk_mb=8)
     async with WarmPool(size=3, limits=limits) as pool, pool.acquire_many(3) as boxes:
-        work = [asyncio.ensure_future(hold(box)) for box in boxes]
-        await asyncio.sleep(.5)
+        all_up = asyncio.Semaphore(0)
+        work = [asyncio.ensure_future(hold(box, all_up)) for box in boxes]
+        for _ in boxes:
+            await all_up.acquire()
         print(*(box.id.split("-")[1] for box in boxes), flush=True)
         await asyncio.gather(*work)
 asyncio.run(main())
@@ -86,12 +99,28 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def exists(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
 def children(pid: int) -> set[int]:
     return {
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()
         for child in (task / "children").read_text().split()
     }
+
+
+def hold_when_free(registry: IO[bytes], cells: list[int]) -> threading.Thread:
+    """Takes the cells' locks the moment that their holder dies: no other program's start sweeps them."""
+
+    def wait() -> None:
+        for cell in cells:
+            fcntl.lockf(registry, fcntl.LOCK_EX, 1, cell)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    return waiting
 
 
 class Owner:
@@ -117,7 +146,7 @@ def test_boxes_of_a_killed_owner_leave_nothing() -> None:
     before = host_mounts()
     owner = Owner()
     assert len(owner.cells) == 3
-    assert len(owner.payload) > 3 * 5
+    assert len(owner.payload) >= 3 * 32
     assert len(owner.namespaces) == 3
     assert len(cgroups(owner.cells)) >= 3
     owner.bury()
@@ -130,14 +159,15 @@ def test_boxes_of_a_killed_owner_leave_nothing() -> None:
 
 def test_boxes_die_when_owner_and_host_are_killed_and_the_next_start_sweeps() -> None:
     owner = Owner()
-    os.kill(owner.host, signal.SIGSTOP)  # so that it cannot clean up between the two kills
-    owner.bury()
-    os.kill(owner.host, signal.SIGKILL)
-    eventually(lambda: not processes(owner.cells), "processes outlived tilt-host")
-    eventually(
-        lambda: not any(Path(f"/proc/{pid}").exists() for pid in owner.warm), "a warm interpreter was left"
-    )
-    assert cgroups(owner.cells), "nothing was left to sweep, so this test proves nothing"
+    with REGISTRY.open("r+b") as registry:
+        held = hold_when_free(registry, owner.cells)
+        os.kill(owner.host, signal.SIGSTOP)  # so that it cannot clean up between the two kills
+        owner.bury()
+        os.kill(owner.host, signal.SIGKILL)
+        held.join(60)
+        eventually(lambda: not processes(owner.cells), "processes outlived tilt-host")
+        eventually(lambda: not any(map(exists, owner.warm)), "a warm interpreter was left")
+        assert cgroups(owner.cells), "nothing was left to sweep, so this test proves nothing"
 
     async def next_start() -> None:
         async with WarmPool(size=1, limits=LIMITS) as pool, pool.acquire() as box:
