@@ -11,12 +11,14 @@ import click
 from services.cli.images import images
 from services.cli.output import Output, reporting
 from tiltyard.sandbox import (
+    Connection,
     DoctorReport,
     ExecResult,
     Health,
     InvalidExec,
     Limits,
     NativeBackend,
+    Network,
     SandboxBackend,
     SandboxError,
     WarmPool,
@@ -106,11 +108,18 @@ def _made_by(
 @click.option("--cpus", default=1.0, show_default=True, help="CPUs.")
 @click.option("--cpu-seconds", default=10.0, show_default=True, help="CPU time.")
 @click.option("--wall-seconds", type=float, help="Time; by default twice the CPU time and 5.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Let it reach this host through a proxy, or *.DOMAIN:PORT; again for each. Without it: nobody.",
+)
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
 @reporting
 def run_command(
     out: Output,
     argv: tuple[str, ...],
+    allow: tuple[str, ...],
     backend: str,
     runtime: str | None,
     image: str | None,
@@ -129,33 +138,37 @@ def run_command(
       tiltyard sandbox run -- python3 -c 'print(1 + 1)'
       echo hello | tiltyard sandbox run --memory-mb 32 -- cat
       tiltyard sandbox run --backend docker --image debian:12 -- id
+      tiltyard sandbox run --allow example.org:443 -- curl -s https://example.org
     """
     try:
         made_by, image = _made_by(backend, runtime, image, accept)
         limits = Limits(memory_mb=memory_mb, pids=pids, cpus=cpus, disk_mb=min(64, memory_mb // 2))
         stdin = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
-        result = asyncio.run(_run(made_by, image, argv, limits, stdin, cpu_seconds, wall_seconds))
+        network = Network(allow=allow) if allow else None
+        pool = WarmPool(backend=made_by, image=image, size=1, limits=limits)
+        options = {"stdin": stdin, "cpu_seconds": cpu_seconds, "wall_seconds": wall_seconds}
+        result, connections = asyncio.run(_run(pool, network, argv, options))
     except SandboxError as error:
         raise click.ClickException(str(error)) from error
-    out.result(_plain(result))
+    out.result({**_plain(result), "connections": [asdict(each) for each in connections]})
     if not out.as_json:
         click.echo(result.stdout, nl=False)
         click.echo(result.stderr, nl=False, err=True)
+        for each in connections:
+            place = f"{each.host or 'nowhere'}:{each.port}"
+            click.echo(f"connection to {place} {each.verdict}: {each.reason}: {each.detail}", err=True)
         click.echo(f"{result.outcome}: {result.detail or f'{result.wall_seconds:.3f} s'}", err=True)
     return 1 if result.exit_code is None else result.exit_code
 
 
 async def _run(
-    made_by: SandboxBackend,
-    image: str,
-    argv: tuple[str, ...],
-    limits: Limits,
-    stdin: bytes,
-    cpu_seconds: float,
-    wall_seconds: float | None,
-) -> ExecResult:
-    async with WarmPool(backend=made_by, image=image, size=1, limits=limits) as pool, pool.acquire() as box:
-        return await box.exec(argv, stdin=stdin, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds)
+    pool: WarmPool, network: Network | None, argv: tuple[str, ...], options: dict[str, Any]
+) -> tuple[ExecResult, list[Connection]]:
+    """Its end, and what it reached or tried to."""
+    connections: list[Connection] = []
+    async with pool, pool.acquire(network=network, on_connection=connections.append) as box:
+        result = await box.exec(argv, **options)
+    return result, connections
 
 
 def _plain(result: ExecResult) -> dict[str, Any]:
