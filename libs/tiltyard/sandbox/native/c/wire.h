@@ -6,6 +6,7 @@
 #ifndef TILT_WIRE_H
 #define TILT_WIRE_H
 
+#include "without.h"
 #include <stdint.h>
 
 enum { TILT_DIGEST = 64, TILT_MAX_FRAME = 16 << 20, TILT_MAX_FDS = 13, TILT_FIRST_FD = 3, TILT_LAST_FD = 15 };

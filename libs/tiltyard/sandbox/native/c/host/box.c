@@ -37,8 +37,8 @@ static void make_folder(const char *path, mode_t mode, uid_t owner) {
 /* One sized tmpfs holds all that the box may write: the overlay's upper layer and /dev/shm. */
 static void make_layers(void) {
     char options[192];
-    snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=0755", (unsigned long long)by->limits.disk,
-             (unsigned long long)by->limits.inodes);
+    snprintf(options, sizeof options, "size=%llu,nr_inodes=%llu,mode=0755", WITHOUT(DISK) ? 0 : (unsigned long long)by->limits.disk,
+             WITHOUT(INODES) ? 0 : (unsigned long long)by->limits.inodes);
     TRY(STEP_TMPFS, mount("box", "/t", "tmpfs", MS_NOSUID | MS_NODEV, options));
     make_folder("/t/u", 0755, 0);
     make_folder("/t/w", 0755, 0);
@@ -60,7 +60,7 @@ int box_borrow_usr(const char *image) {
 
 static void mask(const char *const *names, const char *cover) {
     char path[64];
-    for (; *names; names++) {
+    for (; *names && !WITHOUT(PROC_MASKS); names++) {
         snprintf(path, sizeof path, "/b/proc/%s", *names);
         if (mount(cover, path, NULL, MS_BIND, NULL) && errno != ENOENT)
             fail(STEP_PROC);
@@ -68,7 +68,7 @@ static void mask(const char *const *names, const char *cover) {
 }
 
 static void make_proc_and_dev(void) {
-    TRY(STEP_PROC, mount("proc", "/b/proc", "proc", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
+    TRY(STEP_PROC, mount("proc", "/b/proc", "proc", (WITHOUT(PROC_READONLY) ? 0 : MS_RDONLY) | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL));
     mask(proc_masks, "/d/null");
     mask(proc_folder_masks, "/e");
     TRY(STEP_DEV, mount("/d", "/b/dev", NULL, MS_BIND, NULL) ||
@@ -83,7 +83,7 @@ static void become_root_of_box(void) {
 
 static void take_identity(void) {
     TRY(STEP_HOSTNAME, sethostname("box", 3));
-    TRY(STEP_USERNS, setns(making->cell.userns, CLONE_NEWUSER));
+    TRY(STEP_USERNS, !WITHOUT(USERNS) && setns(making->cell.userns, CLONE_NEWUSER));
     TRY(STEP_IDENTITY, setgroups(0, NULL) || setresgid(0, 0, 0) || setresuid(0, 0, 0));
 }
 
@@ -123,7 +123,7 @@ static void child(int socket) {
     sigprocmask(SIG_SETMASK, &none, NULL);
     TRY(STEP_CGROUP, (errno = cgroup_enter(making->cell.number)) || unshare(CLONE_NEWCGROUP));
     cgroup_meters(making->cell.number, meters);
-    TRY(STEP_NETNS, setns(making->cell.netns, CLONE_NEWNET));
+    TRY(STEP_NETNS, !WITHOUT(NETNS) && setns(making->cell.netns, CLONE_NEWNET));
     make_layers();
     TRY(STEP_USR, (errno = box_borrow_usr(by->image)));
     make_proc_and_dev();
@@ -138,7 +138,7 @@ int box_clone(struct box *box, const struct recipe *recipe) {
         return errno;
     making = box;
     by = recipe;
-    struct clone_args how = {.flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS, .exit_signal = SIGCHLD};
+    struct clone_args how = {.flags = (WITHOUT(PIDNS) ? 0 : CLONE_NEWPID) | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS, .exit_signal = SIGCHLD};
     box->oom_before = cgroup_oom_kills(box->cell.number);
     pid_t pid = (pid_t)syscall(SYS_clone3, &how, sizeof how);
     if (!pid)

@@ -145,12 +145,13 @@ static int set(enum which which, uint32_t cell, const char *v1, const char *v2, 
 }
 
 static int set_limits(uint32_t cell, const struct limits *limits) {
-    int error = set(MEMORY, cell, "memory.limit_in_bytes", "memory.max", limits->memory);
-    int swap = set(MEMORY, cell, "memory.memsw.limit_in_bytes", NULL, limits->memory);
+    uint64_t memory = WITHOUT(MEMORY) ? UINT64_C(1) << 40 : limits->memory, pids = WITHOUT(PIDS) ? 100000 : limits->pids + 1;   /* and PID 1 */
+    int error = set(MEMORY, cell, "memory.limit_in_bytes", "memory.max", memory);
+    int swap = set(MEMORY, cell, "memory.memsw.limit_in_bytes", NULL, memory);
     if (swap && swap != ENOENT)             /* a kernel without swap accounting has no such file */
         error = error ? error : swap;
     (void)set(MEMORY, cell, NULL, "memory.swap.max", 0);
-    error = error ? error : set(PIDS, cell, "pids.max", "pids.max", limits->pids + 1);       /* and PID 1 */
+    error = error ? error : set(PIDS, cell, "pids.max", "pids.max", pids);
     (void)set(CPU, cell, "cpu.cfs_period_us", NULL, 100000);
     error = error ? error : set(CPU, cell, "cpu.cfs_quota_us", "cpu.max", (uint64_t)limits->cpu_milli * 100);
     return error;

@@ -41,6 +41,7 @@ static int make_devices(void) {
     static const struct { const char *name; int minor, major; } nodes[] = {
         {"/d/null", 3, 1}, {"/d/zero", 5, 1}, {"/d/full", 7, 1}, {"/d/random", 8, 1}, {"/d/urandom", 9, 1}, {"/d/tty", 0, 5},
     };
+    static const struct { const char *name; unsigned major, minor; } more[] = {{"/d/kmsg", 1, 11}, {"/d/loop-control", 10, 237}, {"/d/fuse", 10, 229}, {"/d/kvm", 10, 232}};
     static const char *links[][2] = {{"/proc/self/fd", "/d/fd"}, {"/proc/self/fd/0", "/d/stdin"}, {"/proc/self/fd/1", "/d/stdout"},
                                      {"/proc/self/fd/2", "/d/stderr"}};
     for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++)
@@ -48,6 +49,9 @@ static int make_devices(void) {
             return errno;
     for (size_t i = 0; i < sizeof links / sizeof *links; i++)
         if (symlink(links[i][0], links[i][1]))
+            return errno;
+    for (size_t i = 0; WITHOUT(FEW_DEVICES) && i < sizeof more / sizeof *more; i++)
+        if (mknod(more[i].name, S_IFCHR | 0666, makedev(more[i].major, more[i].minor)))
             return errno;
     return mkdir("/d/shm", 01777) ? errno : 0;
 }

@@ -65,7 +65,7 @@ static int open_beneath(int root, const char *path, uint64_t flags, uint64_t mod
     struct open_how how = {
         .flags = flags | O_CLOEXEC,
         .mode = mode,
-        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
+        .resolve = (WITHOUT(BENEATH) ? 0 : RESOLVE_BENEATH) | (WITHOUT(LINKS) ? 0 : RESOLVE_NO_SYMLINKS) | RESOLVE_NO_MAGICLINKS,
     };
     int fd = (int)syscall(SYS_openat2, root, path, &how, sizeof how);
     return fd < 0 && errno == ENOSYS ? walk_beneath(root, path, flags, mode) : fd;

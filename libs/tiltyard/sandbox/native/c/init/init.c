@@ -122,6 +122,13 @@ void leave(int code) {
     _exit(code);
 }
 
+/* Python or tilt-host is gone. */
+static void orphaned(void) {
+    while (WITHOUT(LEASH))
+        pause();
+    leave(0);
+}
+
 static void handle(const struct tilt_frame *frame, char *payload) {
     switch (frame->type) {
     case ASK_EXEC:
@@ -206,11 +213,11 @@ static void serve(void) {
         if (fds[2].revents && read(signals, &seen, sizeof seen) > 0)
             job_turn();                 /* first: what is asked about processes next must not count the dead */
         if (fds[1].revents)
-            leave(0);
+            orphaned();
         if (fds[0].revents & POLLOUT)
             link_flush();
         if ((fds[0].revents & (POLLIN | POLLHUP | POLLERR)) && !link_receive(handle))
-            leave(0);
+            orphaned();
         job_turn();
     }
 }

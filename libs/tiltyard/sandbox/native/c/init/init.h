@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-enum { PAYLOAD_ID = 1000, STREAM_CAP = 64 << 10, MIN_HIGH_FD = 64 };
+enum { PAYLOAD_ID = 1000, RUNS_AS = WITHOUT(UIDS) ? 0 : PAYLOAD_ID, STREAM_CAP = 64 << 10, MIN_HIGH_FD = 64 };
 
 /* meter.c: what the box's cgroup counted */
 uint64_t meter_cpu_ns(void);

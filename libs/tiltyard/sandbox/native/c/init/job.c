@@ -159,6 +159,8 @@ static void flush_stream(int which) {
 /* Takes what the payload has written, up to the cap; one byte more ends the command. */
 static void drain(int which) {
     struct stream *stream = &streams[which];
+    if (WITHOUT(BOTH_STREAMS) && which && streams[0].fd >= 0)
+        return;
     while (stream->fd >= 0 && !link_blocked) {
         ssize_t got = read(stream->fd, stream->buffer + stream->used, STREAM_CAP - stream->used);
         if (got < 0 && errno == EINTR)
@@ -170,7 +172,7 @@ static void drain(int which) {
             break;
         }
         job.quiet_since = now_ns();
-        uint64_t room = job.how.output_bytes - stream->total;
+        uint64_t room = WITHOUT(OUTPUT_CAP) ? UINT64_MAX >> 1 : job.how.output_bytes - stream->total;
         uint32_t kept = (uint64_t)got > room ? (uint32_t)room : (uint32_t)got;
         stream->total += kept;
         stream->used += kept;
@@ -187,6 +189,8 @@ static void drain(int which) {
 }
 
 static void feed(void) {
+    if (WITHOUT(END_OF_INPUT) && !job.input_size)
+        return;
     while (job.child.in >= 0) {
         ssize_t sent = job.input ? write(job.child.in, job.input + job.input_sent, job.input_size - job.input_sent) : -1;
         if (sent < 0 && errno == EAGAIN)
@@ -242,14 +246,14 @@ static void reap(void) {
     int status;
     pid_t pid;
     struct rusage used;
-    while ((pid = wait4(-1, &status, WNOHANG, &used)) > 0) {
+    while ((pid = wait4(WITHOUT(REAPING) && job.child.pid > 0 ? job.child.pid : -1, &status, WNOHANG, &used)) > 0) {
         if (!job.child.pid)
             hear_fault();
         uint64_t cpu = (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * SECOND +
                        (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1000u;
         if (tree_forget(pid, cpu))
             note_branch();
-        else if (pid == job.child.pid && !job.main_gone)
+        else if ((pid == job.child.pid || WITHOUT(MAIN_PID)) && !job.main_gone)
             note_main(status);
         else if (job.main_gone)
             job.report.left++;
@@ -281,7 +285,7 @@ static void check_idle(uint64_t now) {
 }
 
 static void check_limits(void) {
-    if (job.phase != RUNNING)
+    if (job.phase != RUNNING || WITHOUT(DEADLINES))
         return;
     uint64_t now = now_ns();
     check_cpu(now);
@@ -317,7 +321,7 @@ static void finish(void) {
 
 /* Again: a copy of the warm interpreter can be killed only once it has become the payload, and a walk may miss a fork. */
 static void kill_again(void) {
-    if (!tree_branch && now_ns() > job.ended + SECOND)
+    if (!tree_branch && now_ns() > job.ended + SECOND && !WITHOUT(KILL))
         kill(-1, SIGKILL);          /* it runs away from every walk: the branches go with it */
     else
         job.clear_looks = tree_kill() ? job.clear_looks + 1 : 0;

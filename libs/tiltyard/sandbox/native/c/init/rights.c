@@ -34,15 +34,21 @@ int bounding_set_empty(void) {
 
 /* PID 1 keeps the right to become the payload and to kill it, inside its own user namespace only. */
 int rights_drop(void) {
+    if (WITHOUT(PRIVILEGES))
+        return prctl(PR_SET_DUMPABLE, WITHOUT(DUMPABLE), 0, 0, 0) ? errno : 0;
     int error = bounding_set_empty();
     if (error)
         return error;
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[2] = {{0}};
     data[0].permitted = data[0].effective = 1u << CAP_SETUID | 1u << CAP_SETGID | 1u << CAP_KILL;
-    if (syscall(SYS_capset, &head, data) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
+    if (syscall(SYS_capset, &head, data) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, WITHOUT(DUMPABLE), 0, 0, 0))
         return errno;
     return 0;
+}
+
+static bool left_out(int what) {
+    return what == RLIMIT_NOFILE ? WITHOUT(NOFILE) : what == RLIMIT_FSIZE ? WITHOUT(FSIZE) : WITHOUT(RLIMITS);
 }
 
 /* Linux takes every one of them; gVisor knows no message queues and no priorities, and refuses those three. */
@@ -53,7 +59,7 @@ int limits_set(uint64_t nofile, uint64_t file_bytes) {
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         struct rlimit most = {table[i].most, table[i].most};
-        if (setrlimit(table[i].what, &most) && (table[i].everywhere || errno != EPERM))
+        if (!left_out(table[i].what) && setrlimit(table[i].what, &most) && (table[i].everywhere || errno != EPERM))
             return errno;
     }
     return 0;
@@ -124,6 +130,8 @@ static void deny(const int *numbers, unsigned count) {
 }
 
 int seccomp_install(void) {
+    if (WITHOUT(SECCOMP))
+        return 0;
     length = 0;
     qsort(denied, COUNT, sizeof *denied, by_number);
     EMIT(LOAD(arch), SAME(NATIVE_ARCH, 1, 0), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS), LOAD(nr));

@@ -43,7 +43,7 @@ static uint32_t own_fds(const struct exec_plan *plan) {
 
 static void set_descriptors(const struct exec_plan *plan, const int *fds, const struct ends *theirs) {
     int in = theirs->in >= 0 ? theirs->in : open("/dev/null", O_RDONLY);
-    if (syscall(SYS_close_range, 3u, ~0u >> 1 /* gVisor takes no more */, 4u /* CLOSE_RANGE_CLOEXEC */))
+    if (!WITHOUT(CLOSED_FDS) && syscall(SYS_close_range, 3u, ~0u >> 1 /* gVisor takes no more */, 4u /* CLOSE_RANGE_CLOEXEC */))
         fail(theirs->fault);
     if (dup2(in, 0) < 0 || dup2(theirs->out, 1) < 0 || dup2(theirs->err, 2) < 0)
         fail(theirs->fault);
@@ -90,7 +90,7 @@ static void child(const struct exec_plan *plan, const int *fds, const struct end
     reset_signals();
     set_descriptors(plan, fds, theirs);
     limit_cpu(plan->how.cpu_ns);
-    if (setgroups(0, NULL) || setresgid(PAYLOAD_ID, PAYLOAD_ID, PAYLOAD_ID) || setresuid(PAYLOAD_ID, PAYLOAD_ID, PAYLOAD_ID))
+    if (setgroups(0, NULL) || setresgid(RUNS_AS, RUNS_AS, RUNS_AS) || setresuid(RUNS_AS, RUNS_AS, RUNS_AS))
         fail(theirs->fault);
     if (chdir(plan->cwd))
         fail(theirs->fault);
@@ -197,7 +197,7 @@ int spawn(const struct exec_plan *plan, const int *fds, struct spawned *made) {
     if (is_tty(plan))
         return spawn_on_tty(plan, fds, made);
     int pipes[8] = {-1, -1, -1, -1, -1, -1, -1, -1};            /* out, err, fault, in */
-    bool feed = plan->how.stdin_size > 0;
+    bool feed = plan->how.stdin_size > 0 || WITHOUT(END_OF_INPUT);
     for (int i = 0; i < 3 + feed; i++)
         if (high_pipe(pipes + 2 * i)) {
             int error = errno;

@@ -137,6 +137,8 @@ bool tree_forget(pid_t pid, uint64_t cpu_ns) {
 }
 
 bool tree_kill(void) {
+    if (WITHOUT(KILL))
+        return false;
     if (!tree_branch && !tree_branches) {
         kill(-1, SIGKILL);
         return false;                   /* who is left, waitpid tells */

@@ -100,10 +100,11 @@ static int join_cgroups(int folders) {
 static int drop_everything(void) {
     struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[2] = {{0}};
-    if ((errno = bounding_set_empty()))
+    if (!WITHOUT(PRIVILEGES) && (errno = bounding_set_empty()))
         return -1;
-    if (setgroups(0, NULL) || setresgid(PAYLOAD_ID, PAYLOAD_ID, PAYLOAD_ID) || setresuid(PAYLOAD_ID, PAYLOAD_ID, PAYLOAD_ID) ||
-        syscall(SYS_capset, &head, none) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    if (setgroups(0, NULL) || setresgid(RUNS_AS, RUNS_AS, RUNS_AS) || setresuid(RUNS_AS, RUNS_AS, RUNS_AS))
+        return -1;
+    if (!WITHOUT(PRIVILEGES) && (syscall(SYS_capset, &head, none) || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)))
         return -1;
     const uint64_t seconds = asked.how.cpu_ns / 1000000000u;
     const struct rlimit cpu = {seconds + 2, seconds + 3};
@@ -204,7 +205,8 @@ static PyObject *serve(PyObject *self, PyObject *count) {
     become_payload();
     place_descriptors();
     const char *cursor = asked.strings;
-    PyOS_AfterFork_Child();
+    if (!WITHOUT(NEW_SEEDS))
+        PyOS_AfterFork_Child();
     PyObject *arguments = strings(&cursor, asked.how.argc), *environment = strings(&cursor, asked.how.envc);
     if (chdir(cursor)) {
         tell(FAULT_EXEC, errno);
