@@ -17,15 +17,18 @@ def settle_groups(work: UnitOfWork, leader: Leader, run: RunRow) -> int:
     with work() as session:
         leadership.still(session, leader)
         newest = policies.latest(session, run.id)
-        version, settled, at = newest.version if newest else 0, 0, now(session)
-        for group in groups.open_groups(session, run.id):
-            decision = settle(group.members, _rules(run), version=version, deadline=group.deadline, now=at)
-            if decision.verdict is not Verdict.WAIT:
-                groups.close(session, group, decision)
-                settled += 1
+        version, at, rules = newest.version if newest else 0, now(session), _rules(run)
+        decided = [
+            (group, settle(group.members, rules, version=version, deadline=group.deadline, now=at))
+            for group in groups.open_groups(session, run.id)
+        ]
+        settled = [(g, decision) for g, decision in decided if decision.verdict is not Verdict.WAIT]
+        if settled:
+            groups.close(session, settled)
+        aged = 0
         if isinstance(run.config, TrainRun) and newest:
-            settled += groups.age_out(session, run.id, oldest_allowed=version - run.config.max_staleness)
-        return settled
+            aged = groups.age_out(session, run.id, oldest_allowed=version - run.config.max_staleness)
+        return len(settled) + aged
 
 
 def _rules(run: RunRow) -> GroupRules:

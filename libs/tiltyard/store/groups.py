@@ -3,11 +3,14 @@
 Guarantees: a group and its scored members change together.
 Does not: decide (`core.group.settle`)."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import Row, bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from tiltyard.core.group import Member, Settlement, Verdict
@@ -87,26 +90,26 @@ _ENDS = {
 }
 
 
-def close(session: Session, group: OpenGroup, settlement: Settlement) -> None:
-    """Carry a settlement out: stragglers are cancelled, scored members follow their group."""
-    scored = [k for k, m in zip(group.keys, group.members, strict=True) if m.state is State.SCORED]
-    others = [k for k, m in zip(group.keys, group.members, strict=True) if m.state is not State.SCORED]
-    cancel(session, others, actor=Actor.DISPATCHER, reason="its group settled without it")
-    move(
-        session,
-        scored,
-        _ENDS[settlement.verdict],
-        actor=Actor.DISPATCHER,
-        reason=settlement.reason,
-        only_from=[State.SCORED],
-    )
-    session.execute(
-        text(
-            "UPDATE groups SET state = :state, reason = :reason, settled_at = clock_timestamp()"
-            " WHERE id = :id AND state = 'OPEN'"
-        ),
-        {"id": group.id, "state": str(settlement.verdict), "reason": settlement.reason},
-    )
+def close(session: Session, settled: Sequence[tuple[OpenGroup, Settlement]]) -> None:
+    """Carry settlements out: stragglers are cancelled, scored members follow their group."""
+    stragglers: list[Key] = []
+    scored: dict[tuple[Verdict, str], list[Key]] = defaultdict(list)
+    for group, settlement in settled:
+        for key, member in zip(group.keys, group.members, strict=True):
+            follows = member.state is State.SCORED
+            (scored[settlement.verdict, settlement.reason] if follows else stragglers).append(key)
+    cancel(session, stragglers, actor=Actor.DISPATCHER, reason="its group settled without it")
+    for (verdict, reason), keys in scored.items():
+        end, only = _ENDS[verdict], [State.SCORED]
+        move(session, keys, end, actor=Actor.DISPATCHER, reason=reason, only_from=only)
+    rows = [{"id": g.id, "state": str(s.verdict), "reason": s.reason} for g, s in settled]
+    session.execute(text(_CLOSE).bindparams(bindparam("rows", type_=JSONB)), {"rows": rows})
+
+
+_CLOSE = """
+UPDATE groups g SET state = x.state, reason = x.reason, settled_at = clock_timestamp()
+FROM jsonb_to_recordset(:rows) AS x(id text, state text, reason text) WHERE g.id = x.id AND g.state = 'OPEN'
+"""
 
 
 def progress(session: Session, run_id: str) -> Progress:

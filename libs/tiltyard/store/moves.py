@@ -121,10 +121,13 @@ def end_attempts(session: Session, keys: Sequence[Key], outcome: Outcome, reason
         session.execute(
             text(
                 "UPDATE attempts a SET ended_at = clock_timestamp(), outcome = :outcome, reason = :reason"
-                " WHERE a.rollout_id = :id AND a.fence <= :fence AND a.ended_at IS NULL"
-            ),
-            [
-                {"id": k.rollout_id, "fence": k.fence, "outcome": str(outcome), "reason": reason[:2_000]}
-                for k in keys
-            ],
+                " FROM unnest(:ids, :fences) AS k(id, fence)"
+                " WHERE a.rollout_id = k.id AND a.fence <= k.fence AND a.ended_at IS NULL"
+            ).bindparams(bindparam("ids", type_=ARRAY(Text)), bindparam("fences", type_=ARRAY(BIGINT))),
+            {
+                "ids": [k.rollout_id for k in keys],
+                "fences": [k.fence for k in keys],
+                "outcome": str(outcome),
+                "reason": reason[:2_000],
+            },
         )

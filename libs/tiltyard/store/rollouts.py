@@ -4,11 +4,12 @@ Guarantees: a group and its members are planned together, and a grant makes the 
 Does not: touch a state but through `store.moves`."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import Text, bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
 from tiltyard.core.capacity import ONE_SLOT, Capacity
@@ -33,52 +34,48 @@ class NewGroup:
     demand: Capacity = ONE_SLOT
 
 
+_PLAN = """
+WITH planned AS (
+    SELECT * FROM jsonb_to_recordset(:groups) AS g(id text, run_id text, version_id text, "index" bigint,
+        size bigint, patience float8, expires float8, slots bigint, cpu float8, memory_mb bigint, gpu bigint,
+        members text[])
+), grouped AS (
+    INSERT INTO groups (id, run_id, version_id, "index", size, patience)
+    SELECT id, run_id, version_id, "index", size, make_interval(secs => patience) FROM planned
+), made AS (
+    INSERT INTO rollouts (id, run_id, group_id, version_id, member, seq, queued_at, expires_at, slots, cpu,
+        memory_mb, gpu)
+    SELECT m.id, g.run_id, g.id, g.version_id, m.number - 1, 1, statement_timestamp(),
+        statement_timestamp() + make_interval(secs => g.expires), g.slots, g.cpu, g.memory_mb, g.gpu
+    FROM planned g CROSS JOIN unnest(g.members) WITH ORDINALITY AS m(id, number)
+    RETURNING id
+)
+INSERT INTO transitions (rollout_id, seq, start, "end", fence, actor, reason)
+SELECT id, 1, NULL, 'QUEUED', 0, 'dispatcher', 'planned' FROM made
+"""
+
+
 def plan(session: Session, groups: Sequence[NewGroup]) -> list[str]:
     """Insert groups with their QUEUED rollouts and first transitions; returns the rollout ids."""
     if not groups:
         return []
-    group_rows = [
-        {
-            "id": new_id(),
-            "run_id": g.run_id,
-            "version_id": g.version_id,
-            "index": g.index,
-            "size": g.size,
-            "patience": g.deadline_after,
-            "expires": g.expires_after,
-            "slots": g.demand.slots,
-            "cpu": g.demand.cpu,
-            "memory_mb": g.demand.memory_mb,
-            "gpu": g.demand.gpu,
-        }
-        for g in groups
-    ]
-    session.execute(
-        text(
-            'INSERT INTO groups (id, run_id, version_id, "index", size, patience)'
-            " VALUES (:id, :run_id, :version_id, :index, :size, :patience)"
-        ),
-        group_rows,
-    )
-    members = [
-        {**g, "group_id": g["id"], "id": new_id(), "member": m} for g in group_rows for m in range(g["size"])
-    ]
-    session.execute(
-        text(
-            "INSERT INTO rollouts (id, run_id, group_id, version_id, member, seq, queued_at, expires_at,"
-            " slots, cpu, memory_mb, gpu) VALUES (:id, :run_id, :group_id, :version_id, :member, 1,"
-            " statement_timestamp(), statement_timestamp() + :expires, :slots, :cpu, :memory_mb, :gpu)"
-        ),
-        members,
-    )
-    session.execute(
-        text(
-            'INSERT INTO transitions (rollout_id, seq, start, "end", fence, actor, reason)'
-            " VALUES (:id, 1, NULL, 'QUEUED', 0, 'dispatcher', 'planned')"
-        ),
-        members,
-    )
-    return [m["id"] for m in members]
+    rows = [_planned(group) for group in groups]
+    session.execute(text(_PLAN).bindparams(bindparam("groups", type_=JSONB)), {"groups": rows})
+    return [member for row in rows for member in row["members"]]
+
+
+def _planned(group: NewGroup) -> dict[str, Any]:
+    return {
+        "id": new_id(),
+        "run_id": group.run_id,
+        "version_id": group.version_id,
+        "index": group.index,
+        "size": group.size,
+        "patience": group.deadline_after.total_seconds(),
+        "expires": group.expires_after.total_seconds(),
+        **asdict(group.demand),
+        "members": [new_id() for _ in range(group.size)],
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,21 +108,27 @@ def grant(session: Session, grants: Sequence[Granting]) -> list[Moved]:
     if moved:
         _start_clocks(session, {m.group_id for m in moved})
         session.execute(
-            text(
-                "INSERT INTO attempts (rollout_id, fence, incarnation, traceparent)"
-                " VALUES (:rollout_id, :fence, :incarnation, :traceparent)"
-            ),
-            [
-                {
-                    "rollout_id": m.rollout_id,
-                    "fence": m.fence,
-                    "incarnation": by_id[m.rollout_id].incarnation,
-                    "traceparent": by_id[m.rollout_id].traceparent,
-                }
-                for m in moved
-            ],
+            text(_BEGIN_ATTEMPTS).bindparams(bindparam("rows", type_=JSONB)),
+            {
+                "rows": [
+                    {
+                        "rollout_id": m.rollout_id,
+                        "fence": m.fence,
+                        "incarnation": by_id[m.rollout_id].incarnation,
+                        "traceparent": by_id[m.rollout_id].traceparent,
+                    }
+                    for m in moved
+                ]
+            },
         )
     return moved
+
+
+_BEGIN_ATTEMPTS = """
+INSERT INTO attempts (rollout_id, fence, incarnation, traceparent)
+SELECT rollout_id, fence, incarnation, traceparent FROM jsonb_to_recordset(:rows) AS x(
+    rollout_id text, fence bigint, incarnation text, traceparent text)
+"""
 
 
 def _start_clocks(session: Session, group_ids: Iterable[str]) -> None:
@@ -141,6 +144,8 @@ def _start_clocks(session: Session, group_ids: Iterable[str]) -> None:
 
 def cancel(session: Session, keys: Sequence[Key], *, actor: Actor, reason: str) -> None:
     """RUNNING → CANCELLING (its runner is told at its next heartbeat), any other living state → CANCELLED."""
+    if not keys:
+        return
     ids = [k.rollout_id for k in keys]
     held = set(keys_where(session, "r.id = ANY(:ids)", {"ids": ids}, lock=True))
     keys = [k for k in keys if k in held]

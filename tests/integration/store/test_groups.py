@@ -25,7 +25,7 @@ def _open(world: World, run: str) -> list[OpenGroup]:
 def _close(world: World, run: str, verdict: Verdict) -> None:
     with world.work() as session:
         for group in groups.open_groups(session, run):
-            groups.close(session, group, Settlement(verdict=verdict, reason="test"))
+            groups.close(session, [(group, Settlement(verdict=verdict, reason="test"))])
 
 
 def test_a_group_may_settle_once_nobody_is_on_the_way(world: World, run: str) -> None:
@@ -89,7 +89,7 @@ def test_a_settled_group_does_not_settle_again(world: World, run: str) -> None:
     _close(world, run, Verdict.FILTERED)
 
     with world.work() as session:
-        groups.close(session, group, Settlement(verdict=Verdict.READY, reason="late"))
+        groups.close(session, [(group, Settlement(verdict=Verdict.READY, reason="late"))])
 
     assert world.value("SELECT state FROM groups") == "FILTERED"
 

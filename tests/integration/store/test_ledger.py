@@ -48,7 +48,7 @@ def run(world: World) -> str:
 def _close(world: World, run: str, verdict: Verdict) -> None:
     with world.work() as session:
         for group in groups.open_groups(session, run):
-            groups.close(session, group, Settlement(verdict=verdict, reason="test"))
+            groups.close(session, [(group, Settlement(verdict=verdict, reason="test"))])
 
 
 TRAINED = "(SELECT min(id) FROM rollouts WHERE state = 'TRAINED')"

@@ -28,7 +28,7 @@ def _settle(world: World, run: str, verdict: Verdict = Verdict.READY) -> list[Op
     with world.work() as session:
         found = groups.open_groups(session, run)
         for group in found:
-            groups.close(session, group, Settlement(verdict=verdict, reason="test"))
+            groups.close(session, [(group, Settlement(verdict=verdict, reason="test"))])
     return found
 
 

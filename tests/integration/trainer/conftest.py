@@ -61,7 +61,7 @@ class School:
                 self._keep(run, rollout, f"{index} {'yes' if member else 'no'}")
         with self.world.work() as session:
             for group in groups.open_groups(session, run):
-                groups.close(session, group, Settlement(verdict=Verdict.READY, reason="test"))
+                groups.close(session, [(group, Settlement(verdict=Verdict.READY, reason="test"))])
 
     def _keep(self, run: str, rollout: str, answer: str) -> None:
         tokens = (*answer.encode(), EOS)
