@@ -15,12 +15,15 @@ from services.evaluator.jobs import BATCH, Desk
 from services.evaluator.metrics import Metrics
 from services.evaluator.settings import EvaluatorSettings
 from tiltyard.objects import open_store
+from tiltyard.objects.crew import Crew
 from tiltyard.queue import open_publisher
 from tiltyard.store.database import AsyncUnitOfWork, new_id
 from tiltyard.telemetry.setup import Telemetry
 
 ADMISSIONS = 4
 """Tasks that are tried at once; each takes several sandboxes."""
+RECORDS = 4
+"""Threads that read and write records."""
 
 
 @asynccontextmanager
@@ -30,7 +33,10 @@ async def desks(settings: EvaluatorSettings, telemetry: Telemetry) -> AsyncItera
     metrics = Metrics(telemetry.metrics)
     work = AsyncUnitOfWork(settings.database_url, application="tiltyard-evaluator", connections=6)
     boxes = Boxes(settings.sandboxes)
-    with open_publisher(settings.broker_url, settings.database_url) as publisher:
+    with (
+        open_publisher(settings.broker_url, settings.database_url) as publisher,
+        Crew(RECORDS, name="records") as crew,
+    ):
         try:
             await boxes.prove()
             grader = Grader(
@@ -41,6 +47,7 @@ async def desks(settings: EvaluatorSettings, telemetry: Telemetry) -> AsyncItera
                 recorder=telemetry.recorder,
                 metrics=metrics,
                 holder=holder,
+                crew=crew,
             )
             admitter = Admitter(work=work, boxes=boxes, publisher=publisher, metrics=metrics, holder=holder)
             yield [Desk(grader, 2 * settings.sandboxes + BATCH), Desk(admitter, ADMISSIONS)]

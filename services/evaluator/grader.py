@@ -27,6 +27,7 @@ from tiltyard.contracts.records import AttemptRecord, GradingRecord, ScoreRecord
 from tiltyard.core.outcome import Outcome, ruling
 from tiltyard.core.retry import backoff
 from tiltyard.objects import ObjectError, ObjectStore
+from tiltyard.objects.crew import Crew
 from tiltyard.queue import Publisher
 from tiltyard.store import gradings
 from tiltyard.store.batch import UNAVAILABLE, Batch
@@ -78,9 +79,10 @@ class Grader:
         recorder: Recorder,
         metrics: Metrics,
         holder: str,
+        crew: Crew,
     ) -> None:
         self._work, self._objects, self._boxes, self._holder = work, objects, boxes, holder
-        self._publisher, self._recorder, self._metrics = publisher, recorder, metrics
+        self._publisher, self._recorder, self._metrics, self._crew = publisher, recorder, metrics, crew
         self._specs = Specs()
         self._commits = Batch(self._commit, linger=LINGER_SECONDS)
 
@@ -120,8 +122,9 @@ class Grader:
         started, clock = datetime.now(UTC), time.perf_counter()
         measured = await self._traced(claimed, job.spec)
         self._metrics.graded(measured.outcome, time.perf_counter() - clock)
-        key = await asyncio.to_thread(self._keep, claimed, job.spec, measured, started)
-        return _row(claimed.ticket, job.spec.verifier, measured, key)
+        spec = job.spec
+        key = await self._crew.do(lambda: self._keep(claimed, spec, measured, started))
+        return _row(claimed.ticket, spec.verifier, measured, key)
 
     async def _traced(self, claimed: ClaimedGrading, spec: FullSpec) -> Measured:
         """Grade under a span of the attempt's trace."""
@@ -139,7 +142,7 @@ class Grader:
 
     async def _measured(self, claimed: ClaimedGrading, spec: FullSpec) -> Measured:
         try:
-            text = await asyncio.to_thread(self._answer, claimed)
+            text = await self._crew.do(lambda: self._answer(claimed))
         except (Unreadable, ObjectError) as error:
             return Measured(outcome=Outcome.ARTIFACT_FAILED, reason=str(error), reward=None, scores=())
         return await grade(spec.public, spec.hidden.verifier, text, self._boxes)

@@ -4,7 +4,6 @@ Guarantees: everything that is opened here is closed here, whatever ends it.
 Does not: join the fleet; `worker` does."""
 
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -14,6 +13,7 @@ from services.runner.incarnation import Parts
 from services.runner.metrics import Metrics
 from services.runner.settings import RunnerSettings
 from tiltyard.objects import open_store
+from tiltyard.objects.crew import Crew
 from tiltyard.queue import open_publisher
 from tiltyard.store.database import AsyncUnitOfWork
 from tiltyard.telemetry.setup import Telemetry
@@ -31,7 +31,7 @@ async def parts(settings: RunnerSettings, telemetry: Telemetry) -> AsyncIterator
     )
     with (
         open_publisher(settings.broker_url, settings.database_url) as publisher,
-        ThreadPoolExecutor(UPLOADS, "upload") as uploads,
+        Crew(UPLOADS, name="upload") as uploads,
     ):
         try:
             yield Parts(

@@ -8,7 +8,6 @@ import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -25,7 +24,9 @@ from tiltyard.contracts.run_config import Sampling
 from tiltyard.contracts.task_spec import PublicSpec
 from tiltyard.core.outcome import Outcome, ruling
 from tiltyard.objects import ObjectError, ObjectInfo, ObjectStore
+from tiltyard.objects.crew import Crew
 from tiltyard.store.attempts import Claim, Failed, Produced
+from tiltyard.store.moves import Key
 from tiltyard.telemetry.events import event_logger
 from tiltyard.telemetry.propagation import context_from, inject, trace_id_of
 
@@ -67,26 +68,34 @@ class Attempts:
         recorder: Recorder,
         metrics: Metrics,
         may_act: asyncio.Event,
-        uploads: ThreadPoolExecutor,
+        uploads: Crew,
     ) -> None:
         self._incarnation, self._policy, self._objects, self._commits = incarnation, policy, objects, commits
         self._recorder, self._metrics, self._may_act, self._uploads = recorder, metrics, may_act, uploads
         self._specs: OrderedDict[str, PublicSpec] = OrderedDict()
+        self.handing_in: set[Key] = set()
+        """Attempts whose episode is over: all that is left is to store and commit its record."""
 
     async def run(self, claim: Claim) -> None:
         """The whole attempt; raises nothing but cancellation."""
-        end: Produced | Failed
+        try:
+            end = await self._ended(claim)
+            if not await self._commits.commit(end):
+                log.warning("attempt.fenced_off", rollout_id=claim.rollout_id, fence=claim.fence)
+        finally:
+            self.handing_in.discard(claim.key)
+
+    async def _ended(self, claim: Claim) -> Produced | Failed:
         try:
             played = await self._play(claim)
             self._metrics.attempted(
                 played.episode.outcome, (played.ended_at - played.started_at).total_seconds()
             )
-            end = await self._keep(claim, played)
+            self.handing_in.add(claim.key)
+            return await self._keep(claim, played)
         except Exception as error:  # the attempt failed by our own fault: that is an outcome
             log.error("attempt.crashed", rollout_id=claim.rollout_id, fence=claim.fence, exc_info=True)
-            end = _failed(claim, Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
-        if not await self._commits.commit(end):
-            log.warning("attempt.fenced_off", rollout_id=claim.rollout_id, fence=claim.fence)
+            return _failed(claim, Outcome.UNKNOWN, f"{type(error).__name__}: {error}")
 
     async def _play(self, claim: Claim) -> _Played:
         started = datetime.now(UTC)
@@ -128,8 +137,7 @@ class Attempts:
         await self._may_act.wait()
         with tracer.start_as_current_span("upload", context=context_from(played.span)):
             try:
-                loop = asyncio.get_running_loop()
-                stored = await loop.run_in_executor(self._uploads, self._upload, claim, played)
+                stored = await self._uploads.do(lambda: self._upload(claim, played))
             except ObjectError as error:
                 return _failed(claim, Outcome.ARTIFACT_FAILED, str(error))
         self._spans(claim)

@@ -6,7 +6,6 @@ Does not: count slots: a grant is only given into a free one (`core.placement`).
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -21,6 +20,7 @@ from services.runner.policy import Policy
 from services.runner.settings import RunnerSettings
 from tiltyard.contracts.messages import DISPATCH, runner_topic
 from tiltyard.objects import ObjectStore
+from tiltyard.objects.crew import Crew
 from tiltyard.queue import Ear, Publisher, open_listener
 from tiltyard.store import attempts, fleet
 from tiltyard.store.attempts import Claim
@@ -52,7 +52,7 @@ class Parts:
     recorder: Recorder
     metrics: Metrics
     session: aiohttp.ClientSession
-    uploads: ThreadPoolExecutor
+    uploads: Crew
 
 
 class Incarnation:
@@ -64,6 +64,7 @@ class Incarnation:
         self._heartbeat = Heartbeat(parts.pulse, self.id, self._obey)
         self._aboard: dict[Key, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
+        self._stopping: set[Key] = set()
         self._attempts = Attempts(
             incarnation=self.id,
             policy=Policy(parts.session, parts.settings.rollout_url, self._heartbeat.may_act),
@@ -138,19 +139,29 @@ class Incarnation:
         self._parts.metrics.aboard(len(self._aboard))
 
     def _obey(self, orders: Orders) -> None:
-        if orders.stop and not self._errands:
-            errand = asyncio.create_task(self._stop(orders.stop))
+        """Stop what is to be stopped, and what is to yield unless it is being handed in: that frees the place
+        as well, and loses nothing."""
+        for key in orders.taken:
+            if key in self._aboard:
+                self._aboard[key].cancel()
+        yields = [k for k in orders.yields if k not in self._attempts.handing_in]
+        keys = [k for k in (*orders.stop, *yields) if k not in self._stopping]
+        if keys:
+            self._stopping.update(keys)
+            errand = asyncio.create_task(self._stop(keys))
             self._errands.add(errand)
             errand.add_done_callback(self._errands.discard)
 
     async def _stop(self, keys: Sequence[Key]) -> None:
         """Stop these rollouts, then say so."""
-        await _end([self._aboard[key] for key in keys if key in self._aboard])
         try:
+            await _end([self._aboard[key] for key in keys if key in self._aboard])
             await self._parts.work.run(attempts.stopped, keys)
         except UNAVAILABLE as error:
             log.warning("runner.stop_unsaid", error=str(error))  # the next heartbeat brings the order again
             return
+        finally:
+            self._stopping.difference_update(keys)
         self._parts.publisher.announce(DISPATCH)
 
 
