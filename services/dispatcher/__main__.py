@@ -24,7 +24,13 @@ async def serve(settings: DispatcherSettings) -> None:
     with open_publisher(settings.broker_url, settings.database_url) as publisher:
         async with open_listener(settings.broker_url, settings.database_url, [DISPATCH]) as ear:
             holder = f"dispatcher-{new_id()}"
-            loop = Loop(work=work, publisher=publisher, holder=holder, version=version("tiltyard"))
+            loop = Loop(
+                work=work,
+                publisher=publisher,
+                holder=holder,
+                version=version("tiltyard"),
+                metrics=telemetry.metrics,
+            )
             await loop.run(ear, stop)
     work.close()
     telemetry.shutdown()

@@ -1,4 +1,4 @@
-"""The leader's loop: reap → settle → plan → grant → announce, woken by hints or every 200 ms.
+"""The leader's loop: reap → settle → plan → grant → preempt → announce, woken by hints or every 200 ms.
 
 Guarantees: of many dispatchers one works; everything it knows is in rows, so a restart is a resume; after the
 database was away, or a clock jumped, no silence is judged for a minute.
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from services.dispatcher.grant import announce_jobs, grant
 from services.dispatcher.plan import plan_groups
+from services.dispatcher.preempt import take_back
 from services.dispatcher.reap import reap
 from services.dispatcher.settle import finish_evaluation, settle_groups
 from tiltyard.queue import Ear, Publisher
@@ -18,10 +19,12 @@ from tiltyard.store.batch import UNAVAILABLE
 from tiltyard.store.database import UnitOfWork
 from tiltyard.store.leadership import Leader, NotLeading
 from tiltyard.telemetry.events import event_logger
+from tiltyard.telemetry.metrics import Metrics
 
 LOOP = fleet.DISPATCHER
 POLL_SECONDS = 0.2
-REAP_SECONDS = 1.0
+LOOK_BACK_SECONDS = 1.0
+"""What was given is looked at this often: what ran out of time, and what has to yield."""
 REST_SHARE, LONGEST_REST = 2.0, 0.1
 """A turn is followed by a rest twice its own length, in seconds at most: hints that arrive meanwhile are one
 turn, and the loop takes a third of a core at most."""
@@ -41,7 +44,8 @@ class Loop:
     """Of Tiltyard; a runner of another is refused. Empty: any is welcome."""
     doubts_time: bool = True
     """Whether time has to be distrusted at the next chance."""
-    _reaped_at: float = field(default=0.0, init=False)
+    metrics: Metrics = field(default_factory=Metrics)
+    _looked_back_at: float = field(default=0.0, init=False)
     _clocks: tuple[float, float] = field(default_factory=lambda: (time.time(), time.monotonic()), init=False)
 
     async def run(self, ear: Ear, stop: asyncio.Event) -> None:
@@ -71,16 +75,24 @@ class Loop:
         if leader is None:
             return False
         changed = 0
-        if time.monotonic() - self._reaped_at >= REAP_SECONDS:
-            self._reaped_at = time.monotonic()
+        looks_back = time.monotonic() - self._looked_back_at >= LOOK_BACK_SECONDS
+        if looks_back:
+            self._looked_back_at = time.monotonic()
             changed += reap(self.work, leader)
         for run in self._living():
             changed += settle_groups(self.work, leader, run)
             changed += finish_evaluation(self.work, leader, run)
             changed += plan_groups(self.work, leader, run)
         changed += grant(self.work, leader, self.publisher)
+        if looks_back:
+            changed += self._take_back(leader)
         changed += announce_jobs(self.work, leader, self.publisher)
         return changed > 0
+
+    def _take_back(self, leader: Leader) -> int:
+        told = take_back(self.work, leader)
+        self.metrics.counter("preemptions", "Rollouts that were told to yield to a higher class.").inc(told)
+        return told
 
     def _living(self) -> list[runs.RunRow]:
         with self.work() as session:

@@ -59,11 +59,12 @@ def _unstopped(session: Session, leader: Leader) -> int:
     preempting = keys_where(session, late, {"state": "PREEMPTING", "age": STOP_GRACE})
     reason = "not stopped within its grace"
     moved = move(session, cancelling, State.CANCELLED, actor=Actor.DISPATCHER, reason=reason)
-    moved += move(
+    _close(session, moved, Outcome.CANCELLED, reason)
+    yielded = move(
         session, preempting, State.QUEUED, actor=Actor.DISPATCHER, reason=reason, only_from=[State.PREEMPTING]
     )
-    _close(session, moved, Outcome.CANCELLED, reason)
-    return len(moved)
+    _close(session, yielded, Outcome.PREEMPTED, reason)
+    return len(moved) + len(yielded)
 
 
 def _expired(session: Session, leader: Leader) -> int:

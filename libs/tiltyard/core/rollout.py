@@ -18,7 +18,7 @@ class State(StrEnum):
     RUNNING = "RUNNING"
     """Aboard a runner incarnation."""
     PREEMPTING = "PREEMPTING"
-    """Asked to yield within its grace."""
+    """Asked to yield within its grace; an attempt that ends meanwhile keeps its work."""
     CANCELLING = "CANCELLING"
     """Asked to stop within its grace."""
     PRODUCED = "PRODUCED"
@@ -121,6 +121,7 @@ MOVES: dict[tuple[State, State], Move] = {
     (State.RUNNING, State.PREEMPTING): _asked(_D),
     (State.RUNNING, State.CANCELLING): _asked(_D, _P),
     (State.PREEMPTING, State.QUEUED): _held(_R, _D),
+    (State.PREEMPTING, State.PRODUCED): _held(_R),
     (State.CANCELLING, State.CANCELLED): _held(_R, _D),
     (State.PRODUCED, State.SCORED): _held(_E),
     (State.PRODUCED, State.INVALID): _held(_E, _D),

@@ -150,7 +150,7 @@ WITH ends AS (
         artifact = e.artifact, sha256 = e.sha256, oldest_version = e.oldest, newest_version = e.newest
     FROM ends e WHERE a.rollout_id = e.rollout_id AND a.fence = e.fence
 ), rollout AS (
-    UPDATE rollouts r SET oldest_version = e.oldest FROM ends e WHERE r.id = e.rollout_id
+    UPDATE rollouts r SET oldest_version = e.oldest, yields_to = NULL FROM ends e WHERE r.id = e.rollout_id
 )
 INSERT INTO gradings (id, rollout_id, fence) SELECT grading, rollout_id, fence FROM ends
 """
@@ -240,7 +240,8 @@ def budgets_of(config: Mapping[str, Any]) -> Budgets:
 def stopped(session: Session, keys: Sequence[Key]) -> None:
     """The holder has stopped what it was told to stop: CANCELLING → CANCELLED, PREEMPTING → QUEUED."""
     done = move(session, keys, State.CANCELLED, actor=Actor.RUNNER, reason="stopped by its runner")
-    done += move(
+    end_attempts(session, [Key(rollout_id=m.rollout_id, fence=m.fence) for m in done], Outcome.CANCELLED)
+    gone = move(
         session, keys, State.QUEUED, actor=Actor.RUNNER, only_from=[State.PREEMPTING], reason="yielded"
     )
-    end_attempts(session, [Key(rollout_id=m.rollout_id, fence=m.fence) for m in done], Outcome.CANCELLED)
+    end_attempts(session, [Key(rollout_id=m.rollout_id, fence=m.fence) for m in gone], Outcome.PREEMPTED)

@@ -14,12 +14,12 @@ from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from tiltyard.core.capacity import Capacity
-from tiltyard.core.fleet import LOWEST, AfterLoss, GiveUp, Runner, after_loss
+from tiltyard.core.fleet import LOWEST, SILENT_AFTER, AfterLoss, GiveUp, Runner, after_loss
 from tiltyard.core.outcome import Charge, Outcome
 from tiltyard.core.retry import Spent, retry
 from tiltyard.core.rollout import Actor, State
 from tiltyard.store.attempts import budgets_of
-from tiltyard.store.moves import Key, end_attempts, keys_where, move
+from tiltyard.store.moves import Key, end_attempts, move
 
 
 class OtherVersion(RuntimeError):
@@ -98,6 +98,10 @@ class Orders:
     stop: tuple[Key, ...]
     """Rollouts aboard that are to be stopped."""
     draining: bool
+    yields: tuple[Key, ...] = ()
+    """Rollouts aboard that are to yield their places; one that is being handed in may end."""
+    taken: tuple[Key, ...] = ()
+    """Rollouts that were lately taken from it: what still runs of them dies."""
 
 
 def heartbeat(session: Session, incarnation: str) -> Orders | None:
@@ -111,10 +115,26 @@ def heartbeat(session: Session, incarnation: str) -> Orders | None:
     ).one_or_none()
     if row is None:
         return None
-    stop = keys_where(
-        session, "r.incarnation = :me AND r.state IN ('CANCELLING', 'PREEMPTING')", {"me": incarnation}
+    values = {"me": incarnation, "lately": 2 * SILENT_AFTER}
+    orders = session.execute(text(_ORDERS), values).all()
+    keys = {
+        kind: tuple(Key(rollout_id=o.id, fence=o.fence) for o in orders if o.kind == kind)
+        for kind in ("CANCELLING", "PREEMPTING", "TAKEN")
+    }
+    return Orders(
+        stop=keys["CANCELLING"], yields=keys["PREEMPTING"], taken=keys["TAKEN"], draining=row.draining
     )
-    return Orders(stop=tuple(stop), draining=row.draining)
+
+
+_ORDERS = """
+SELECT r.state AS kind, r.id, r.fence FROM rollouts r
+WHERE r.incarnation = :me AND r.state IN ('CANCELLING', 'PREEMPTING')
+UNION ALL
+SELECT 'TAKEN', a.rollout_id, a.fence FROM attempts a
+WHERE a.incarnation = :me AND a.outcome IN ('preempted', 'cancelled')
+AND a.ended_at > clock_timestamp() - :lately
+"""
+"""Those that were taken are told for as long as a runner may be silent."""
 
 
 def leave(session: Session, incarnation: str) -> None:

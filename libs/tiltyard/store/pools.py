@@ -96,15 +96,15 @@ class _Held:
     usage: Capacity = NOTHING
 
 
-def market(session: Session, *, most: int = MOST_AT_ONCE) -> Market:
+def market(session: Session, *, most: int = MOST_AT_ONCE, fewest: int = 1) -> Market:
     """Everything that a turn of granting decides by; the heads of queues hold `most` rollouts together, but
-    a few at least each."""
+    a few at least each; where no slot is free, `fewest`."""
     runners: dict[str, list[fleet.Runner]] = defaultdict(list)
     for runner in fleet.alive(session):
         runners[runner.pool].append(runner)
     free = sum(max(0, r.room.slots) for rs in runners.values() for r in rs)
     held = _held(session)
-    runs, keys = _runs(session, held, each=min(most, free) if free else 1)
+    runs, keys = _runs(session, held, each=min(most, free) if free else fewest)
     tenants = _tenants(session, {r.tenant for rs in runs.values() for r in rs}, held)
     caps = {r.name: r.max_running for r in session.execute(text("SELECT name, max_running FROM pools"))}
     books, since = accounts.load(session)

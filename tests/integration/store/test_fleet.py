@@ -7,9 +7,10 @@ import pytest
 from tests.integration.store.world import World
 from tiltyard.core.capacity import NOTHING
 from tiltyard.core.fleet import GiveUp, Runner
+from tiltyard.core.outcome import Outcome
 from tiltyard.core.rollout import Actor, State
 from tiltyard.store import fleet, rollouts
-from tiltyard.store.moves import move
+from tiltyard.store.moves import Key, end_attempts, move
 
 
 @pytest.fixture
@@ -77,7 +78,33 @@ def test_a_heartbeat_brings_what_is_to_be_stopped_under_the_fence_that_its_runne
         orders = fleet.heartbeat(session, me)
 
     assert orders is not None
-    assert set(orders.stop) == {keys[ids[0]], keys[ids[1]]}
+    assert (orders.stop, orders.yields, orders.taken) == ((keys[ids[0]],), (keys[ids[1]],), ())
+
+
+def test_a_runner_learns_what_was_taken_from_it_for_as_long_as_it_may_be_silent(
+    world: World, run: str
+) -> None:
+    """Past its grace a rollout is fenced off: whatever still runs of it has to die."""
+    ids, me, other = world.group(run, 3), world.join(), world.join()
+    yielding, cancelled = world.aboard(ids[:2], me)
+    world.aboard(ids[2:], other)
+    with world.work() as session:
+        move(session, [yielding, cancelled], State.PREEMPTING, actor=Actor.DISPATCHER)
+        rollouts.cancel(session, [cancelled], actor=Actor.REGISTRY, reason="enough")
+        move(session, [yielding], State.QUEUED, actor=Actor.DISPATCHER, only_from=[State.PREEMPTING])
+    with world.work() as session:
+        end_attempts(session, [world.key(yielding.rollout_id)], Outcome.PREEMPTED)
+
+    def taken(incarnation: str) -> set[Key]:
+        with world.work() as session:
+            orders = fleet.heartbeat(session, incarnation)
+        assert orders is not None
+        return set(orders.taken)
+
+    assert taken(me) == {yielding, cancelled}
+    assert taken(other) == set()
+    world.sql("UPDATE attempts SET ended_at = ended_at - interval '61 seconds'")
+    assert taken(me) == set()
 
 
 def test_a_draining_runner_learns_it_by_its_heartbeat(world: World) -> None:

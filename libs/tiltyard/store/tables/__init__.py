@@ -4,7 +4,7 @@ Guarantees: what must not be lost is a row here; times are the database's, in UT
 Does not: hold large things; those are objects, and rows hold their keys."""
 
 from .attempts import Attempt, Grading, Score
-from .fleet import Account, DeadLetter, Leadership, PoolRow, RunnerRow
+from .fleet import Account, DeadLetter, ImageRow, Leadership, PoolRow, RunnerRow
 from .rollouts import Group, Rollout, Run, Transition
 from .schema import NAMES, NOW, Base
 from .tasks import Admission, Task, TaskSecret, Taskset, TasksetMember, TaskVersion
@@ -22,6 +22,7 @@ __all__ = [
     "Grading",
     "Group",
     "IdempotencyKey",
+    "ImageRow",
     "Leadership",
     "PolicyVersion",
     "PoolRow",

@@ -12,6 +12,14 @@ class Attempt(Base):
     """One try at a rollout, named by its fence."""
 
     __tablename__ = "attempts"
+    __table_args__ = (
+        Index(
+            "ix_attempts_taken",
+            "incarnation",
+            "ended_at",
+            postgresql_where=text("outcome IN ('preempted', 'cancelled')"),
+        ),
+    )
     rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
     fence: Mapped[int] = mapped_column(primary_key=True)
     incarnation: Mapped[str]

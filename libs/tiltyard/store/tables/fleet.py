@@ -35,13 +35,29 @@ class RunnerRow(Base):
 
 
 class PoolRow(Base):
-    """A cap on a pool; a pool without a row has none."""
+    """Limits of a pool; a pool without a row has none."""
 
     __tablename__ = "pools"
-    __table_args__ = (CheckConstraint("max_running >= 0", name="cap"),)
+    __table_args__ = (
+        CheckConstraint("max_running >= 0", name="cap"),
+        CheckConstraint("headroom >= 0", name="headroom"),
+    )
     name: Mapped[str] = mapped_column(primary_key=True)
     max_running: Mapped[int | None]
     """Most rollouts aboard at once; None: no cap."""
+    headroom: Mapped[int] = mapped_column(server_default="0")
+    """Slots that only runs of the highest class may take."""
+
+
+class ImageRow(Base):
+    """A cap on rollouts of one image; an image without a row has none."""
+
+    __tablename__ = "images"
+    __table_args__ = (CheckConstraint("max_running >= 0", name="cap"),)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    """As tasks name it in `environment.image`."""
+    max_running: Mapped[int]
+    """Most rollouts aboard at once, in all pools together."""
 
 
 class Account(Base):

@@ -129,6 +129,9 @@ class Transition(Base):
     """Append-only: each move of each rollout."""
 
     __tablename__ = "transitions"
+    __table_args__ = (
+        Index("ix_transitions_preempting", "at", postgresql_where=text("\"end\" = 'PREEMPTING'")),
+    )
     rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
     seq: Mapped[int] = mapped_column(primary_key=True)
     start: Mapped[str | None]
