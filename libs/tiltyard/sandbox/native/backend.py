@@ -10,6 +10,7 @@ from tiltyard.sandbox.limits import Limits
 from .host import check_rights
 from .image import STORE, Image, host_image
 from .supply import NativeSupply
+from .toolchain import Helpers
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -20,8 +21,10 @@ class NativeBackend:
     Right for your own model's code on a machine that runs nothing else; for hostile code use docker with
     runsc or kata."""
 
-    def __init__(self, store: Path = STORE) -> None:
+    def __init__(self, store: Path = STORE, *, helpers: Helpers | None = None) -> None:
+        """`helpers`: others than the current ones, as the abuse suite's with one defence left out."""
         self._store = store
+        self._helpers = helpers
 
     async def open(
         self,
@@ -44,6 +47,7 @@ class NativeBackend:
             on_ready=on_ready,
             on_fault=on_fault,
             on_close=hold.close,
+            helpers=self._helpers,
         )
         try:
             supply.start()

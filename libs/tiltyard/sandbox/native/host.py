@@ -15,7 +15,7 @@ from pathlib import Path
 from tiltyard.sandbox.errors import SandboxUnavailable
 
 from . import wire
-from .toolchain import CompilerFault, current_helpers
+from .toolchain import CompilerFault, Helpers, current_helpers
 
 _EVENTS_A_TURN = 64
 _EXIT_SECONDS = 15.0
@@ -33,11 +33,11 @@ class HostLink:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, store: Path, request: bytes) -> None:
-        """Raises SandboxUnavailable."""
+    def start(self, store: Path, request: bytes, helpers: Helpers | None = None) -> None:
+        """`helpers`: others than the current ones. Raises SandboxUnavailable."""
         check_rights()
         try:
-            helpers = current_helpers()
+            helpers = helpers or current_helpers()
         except CompilerFault as error:
             raise SandboxUnavailable(f"the sandbox helpers are not built: {error}") from error
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -21,6 +21,7 @@ from . import wire
 from .box import Keeper, NativeBox
 from .host import HostLink
 from .image import Image
+from .toolchain import Helpers
 
 _MAX_RESTARTS = 3
 _MAX_FAILURES = 5
@@ -42,8 +43,10 @@ class NativeSupply:
         on_ready: Callable[[], None],
         on_fault: Callable[[Exception], None],
         on_close: Callable[[], None] = lambda: None,
+        helpers: Helpers | None = None,
     ) -> None:
         self._image = image
+        self._helpers = helpers
         self._on_close = on_close
         self._on_ready = on_ready
         self._on_fault = on_fault
@@ -73,7 +76,7 @@ class NativeSupply:
 
     def start(self) -> None:
         """Raises SandboxUnavailable."""
-        self._link.start(self._image.store, self._request)
+        self._link.start(self._image.store, self._request, self._helpers)
 
     def take(self) -> Box | None:
         while self._ready:

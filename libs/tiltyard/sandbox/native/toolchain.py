@@ -59,8 +59,11 @@ def find_compiler() -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
-def compile_helpers(into: Path, *, extra: Sequence[str] = ()) -> Helpers:
-    """Builds both helpers into a folder, each moved into place whole. Raises CompilerFault."""
+def compile_helpers(into: Path, *, without: Sequence[str] = ()) -> Helpers:
+    """Builds both helpers into a folder, each moved into place whole. Raises CompilerFault.
+
+    `without`: defences that are left out (c/without.h), for tests that see an attack succeed. Such helpers say so
+    where `current_helpers` looks for the hash, so it never takes them for its own."""
     compiler = find_compiler()
     if compiler is None:
         raise CompilerFault(
@@ -68,14 +71,24 @@ def compile_helpers(into: Path, *, extra: Sequence[str] = ()) -> Helpers:
             "for example `apt-get install gcc libc6-dev`"
         )
     into.mkdir(parents=True, exist_ok=True)
+    _compile_zygote(compiler, into, without)  # first: what tells that all is current is the other two
     for name in HELPERS:
         sources = sorted((SOURCES / name).glob("*.c"))
-        _compile(compiler, (*FLAGS, *extra), sources, into / f"tilt-{name}")
-    _compile_zygote(compiler, into)
+        built = BINARIES / f"tilt-{name}"
+        if without and not _named(without, SOURCES / name) and _says(built, source_hash()):
+            shutil.copy2(built, into)  # the same program: it holds none of these walls
+        else:
+            _compile(compiler, FLAGS, sources, into / f"tilt-{name}", without)
     return Helpers(into / "tilt-host", into / "tilt-init")
 
 
-def _compile_zygote(compiler: str, into: Path) -> None:
+def _named(walls: Sequence[str], folder: Path) -> bool:
+    """Whether a helper's source can leave one of these out."""
+    text = "".join(source.read_text() for source in folder.glob("*.[ch]"))
+    return any(f"WITHOUT({wall})" in text for wall in walls)
+
+
+def _compile_zygote(compiler: str, into: Path, without: Sequence[str]) -> None:
     """The warm interpreter, for this Python; without its headers Python starts cold in every box."""
     headers = Path(sysconfig.get_paths()["include"])
     (into / ZYGOTE).unlink(missing_ok=True)
@@ -84,13 +97,13 @@ def _compile_zygote(compiler: str, into: Path) -> None:
         return
     sources = [SOURCES / "zygote" / "zygote.c", SOURCES / "init" / "rights.c"]
     with suppress(CompilerFault):
-        _compile(compiler, (*SHARED_FLAGS, f"-I{headers}"), sources, into / ZYGOTE)
+        _compile(compiler, (*SHARED_FLAGS, f"-I{headers}"), sources, into / ZYGOTE, without)
 
 
 def is_warm(helpers: Helpers) -> bool:
     """Whether the helpers have a warm interpreter for this Python."""
     library = helpers.host.parent / ZYGOTE
-    return library.exists() and _zygote_mark().encode() in library.read_bytes()
+    return library.exists() and f":{_zygote_mark()}\0".encode() in library.read_bytes()
 
 
 def _zygote_mark() -> str:
@@ -98,13 +111,16 @@ def _zygote_mark() -> str:
     return f"{source_hash()}-{sys.implementation.cache_tag}"
 
 
-def _compile(compiler: str, flags: Sequence[str], sources: Sequence[Path], target: Path) -> None:
-    mark = _zygote_mark() if target.name == ZYGOTE else source_hash()
+def _compile(
+    compiler: str, flags: Sequence[str], sources: Sequence[Path], target: Path, without: Sequence[str]
+) -> None:
+    mark = "-without-".join((_zygote_mark() if target.name == ZYGOTE else source_hash(), *without))
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         built = Path(scratch) / target.name
         command = [
             compiler,
             *flags,
+            *(f"-DTILTYARD_WITHOUT_{wall}=1" for wall in without),
             f'-DTILT_SOURCE_HASH="{mark}"',
             "-o",
             str(built),
@@ -118,14 +134,15 @@ def _compile(compiler: str, flags: Sequence[str], sources: Sequence[Path], targe
 
 
 def _is_current(helpers: Helpers, wanted: str) -> bool:
-    for path in (helpers.host, helpers.init):
-        try:
-            said = subprocess.run([path, "--hash"], capture_output=True, text=True, check=False).stdout
-        except OSError:
-            return False
-        if said.strip() != wanted:
-            return False
-    return True
+    return _says(helpers.host, wanted) and _says(helpers.init, wanted)
+
+
+def _says(helper: Path, wanted: str) -> bool:
+    try:
+        said = subprocess.run([helper, "--hash"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return False
+    return said.strip() == wanted
 
 
 @functools.cache

@@ -377,7 +377,7 @@ int job_poll(struct pollfd *into) {
     if (job.phase == IDLE)
         return 0;
     for (int i = 0; i < 2; i++)
-        if (streams[i].fd >= 0 && !link_blocked && job.phase == RUNNING)
+        if (streams[i].fd >= 0 && !link_blocked && job.phase == RUNNING && !(WITHOUT(BOTH_STREAMS) && i && streams[0].fd >= 0))
             into[count++] = (struct pollfd){.fd = streams[i].fd, .events = POLLIN};
     if (job.child.in >= 0 && job.phase == RUNNING)
         into[count++] = (struct pollfd){.fd = job.child.in, .events = POLLOUT};
