@@ -62,8 +62,8 @@ def find_compiler() -> str | None:
 def compile_helpers(into: Path, *, without: Sequence[str] = ()) -> Helpers:
     """Builds both helpers into a folder, each moved into place whole. Raises CompilerFault.
 
-    `without`: defences that are left out (c/without.h), for tests that see an attack succeed. Such helpers say so
-    where `current_helpers` looks for the hash, so it never takes them for its own."""
+    `without`: defences that are left out (c/without.h) for tests that see an attack succeed. Such helpers say
+    so where `current_helpers` looks for the hash, and it never takes them for its own."""
     compiler = find_compiler()
     if compiler is None:
         raise CompilerFault(
