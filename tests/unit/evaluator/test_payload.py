@@ -1,0 +1,31 @@
+"""The programs that go into boxes run alike on the Python that they are compiled for and on any other."""
+
+import subprocess
+import sys
+from importlib.util import MAGIC_NUMBER
+from pathlib import Path
+
+import pytest
+
+from services.evaluator.payload import program
+from services.evaluator.payload.values import dump, load
+
+
+@pytest.mark.parametrize("magic", [MAGIC_NUMBER, b"another"], ids=["compiled", "from its source"])
+def test_the_driver_answers_on_the_python_it_is_compiled_for_and_on_another(
+    tmp_path: Path, magic: bytes
+) -> None:
+    script = program("driver").replace(repr(MAGIC_NUMBER).encode(), repr(magic).encode(), 1)
+    (tmp_path / "driver.py").write_bytes(script)
+    (tmp_path / "solution.py").write_text("def double(n):\n    return 2 * n\n")
+    asked = "\n".join(dump(["call", name, [21], {}]) for name in ("double", "absent")) + "\n"
+    told = subprocess.run(
+        [sys.executable, "-I", "-S", str(tmp_path / "driver.py"), str(tmp_path), "solution.py", "0", "1"],
+        input=asked.encode(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    answers = [load(line) for line in told.stdout.splitlines()]
+    assert answers[0] == ["ok", 42]
+    assert answers[1][:2] == ["error", "AttributeError"]
