@@ -1,145 +1,46 @@
 """Boxes under random ends and SIGKILL of those who own them: afterwards nothing of them exists on the host.
 
-Looks only at what these tests' boxes used (uids, cgroups, namespaces): other sandboxes may run beside."""
+TILTYARD_LEAK_RUNS=10000 runs that many commands in boxes whose owners are killed; without it 200."""
 
 import asyncio
-import fcntl
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from tiltyard.sandbox import Box, ExecOutcome, Limits, WarmPool
+from tests.chaos.remains import (
+    LIMITS,
+    OWNER,
+    Owner,
+    cgroups,
+    children,
+    eventually,
+    exists,
+    held_namespaces,
+    hold_when_free,
+    host_mounts,
+    processes,
+)
+from tiltyard.sandbox import Box, ExecOutcome, WarmPool
+from tiltyard.sandbox.abuse.walls import Wall
 from tiltyard.sandbox.native.cells import REGISTRY
+from tiltyard.sandbox.native.toolchain import compile_helpers, current_helpers, is_warm
 
 pytestmark = [
     pytest.mark.sandbox,
     pytest.mark.skipif(os.geteuid() != 0, reason="making native sandboxes needs root"),
 ]
 
-LIMITS = Limits(memory_mb=64, pids=32, disk_mb=8)
-HIERARCHIES = [Path("/sys/fs/cgroup/tiltyard"), *Path("/sys/fs/cgroup").glob("*/tiltyard")]
 
-OWNER = """
-import asyncio
-from tiltyard.sandbox import Limits, WarmPool
-FORK = "import os, time\\nfor _ in range(5):\\n  if not os.fork(): os.setsid()\\n"
-CODE = FORK + "os.write(1, b'x')\\nwhile 1: time.sleep(.01)"
-async def hold(box, all_up):
-    left = 32
-    def hear(stream, chunk):
-        nonlocal left
-        left -= len(chunk)
-        if not left:
-            all_up.release()
-    await box.exec(["python3", "-I", "-S", "-c", CODE], cpu_seconds=1000, on_output=hear)
-async def main():
-    limits = Limits(memory_mb=64, pids=64, disk_mb=8)
-    async with WarmPool(size=3, limits=limits) as pool, pool.acquire_many(3) as boxes:
-        all_up = asyncio.Semaphore(0)
-        work = [asyncio.ensure_future(hold(box, all_up)) for box in boxes]
-        for _ in boxes:
-            await all_up.acquire()
-        print(*(box.id.split("-")[1] for box in boxes), flush=True)
-        await asyncio.gather(*work)
-asyncio.run(main())
-"""
-
-
-def uids(cell: int) -> tuple[int, int]:
-    return 1_900_000_000 + 2 * cell, 1_900_000_000 + 2 * cell + 1
-
-
-def processes(cells: list[int]) -> list[int]:
-    wanted = {uid for cell in cells for uid in uids(cell)}
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and entry.stat().st_uid in wanted:
-                found.append(int(entry.name))
-    return found
-
-
-def pid_namespaces(pids: list[int]) -> set[str]:
-    found = set()
-    for pid in pids:
-        with suppress(OSError):
-            found.add(str(Path(f"/proc/{pid}/ns/pid").readlink()))
-    return found
-
-
-def held_namespaces() -> set[str]:
-    return pid_namespaces([int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()])
-
-
-def cgroups(cells: list[int]) -> list[Path]:
-    return [folder / f"c{cell}" for folder in HIERARCHIES for cell in cells if (folder / f"c{cell}").exists()]
-
-
-def host_mounts() -> str:
-    """But for those of a docker daemon, which may make and end containers beside these tests."""
-    lines = Path("/proc/self/mounts").read_text().splitlines(keepends=True)
-    return "".join(line for line in lines if "docker" not in line)
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Waits, generously, for something that must happen; how soon is not this test's matter."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
-def exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
-
-
-def children(pid: int) -> set[int]:
-    return {
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    }
-
-
-def hold_when_free(registry: IO[bytes], cells: list[int]) -> threading.Thread:
-    """Takes the cells' locks the moment that their holder dies: no other program's start sweeps them."""
-
-    def wait() -> None:
-        for cell in cells:
-            fcntl.lockf(registry, fcntl.LOCK_EX, 1, cell)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    return waiting
-
-
-class Owner:
-    """A process that holds three busy boxes."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.cells = [int(word) for word in self.process.stdout.readline().split()]
-        (self.host,) = children(self.process.pid)
-        self.warm = children(self.host) - set(processes(self.cells))
-        self.payload = processes(self.cells)
-        self.namespaces = pid_namespaces(self.payload)
-
-    def bury(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+async def next_start() -> None:
+    async with WarmPool(size=1, limits=LIMITS) as pool, pool.acquire() as box:
+        assert (await box.exec(["true"])).ok
 
 
 def test_boxes_of_a_killed_owner_leave_nothing() -> None:
@@ -169,13 +70,52 @@ def test_boxes_die_when_owner_and_host_are_killed_and_the_next_start_sweeps() ->
         eventually(lambda: not any(map(exists, owner.warm)), "a warm interpreter was left")
         assert cgroups(owner.cells), "nothing was left to sweep, so this test proves nothing"
 
-    async def next_start() -> None:
-        async with WarmPool(size=1, limits=LIMITS) as pool, pool.acquire() as box:
-            assert (await box.exec(["true"])).ok
-
     asyncio.run(next_start())
     assert not cgroups(owner.cells)
     assert not owner.namespaces & held_namespaces()
+
+
+def test_without_their_leashes_boxes_outlive_their_owner_until_the_next_start(tmp_path: Path) -> None:
+    """So the leash is what ends them (row 41 of the abuse suite), and the sweep finds those it did not."""
+    compile_helpers(tmp_path, without=[Wall.leash.value])
+    owner = Owner(tmp_path)
+    with REGISTRY.open("r+b") as registry:
+        held = hold_when_free(registry, owner.cells)
+        os.kill(owner.host, signal.SIGSTOP)
+        owner.bury()
+        os.kill(owner.host, signal.SIGKILL)
+        held.join(60)
+        eventually(lambda: not exists(owner.host), "tilt-host could not be killed")
+        time.sleep(1)  # with their leashes they are gone long before
+        assert len(processes(owner.cells)) >= len(owner.payload)
+    asyncio.run(next_start())
+    eventually(lambda: not processes(owner.cells), "the sweep left processes")
+    assert not cgroups(owner.cells)
+
+
+def test_a_warm_interpreter_that_is_still_starting_dies_with_its_host() -> None:
+    if not is_warm(current_helpers()):
+        pytest.skip("needs Python's headers")
+    process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.DEVNULL)
+    found: list[tuple[int, int]] = []
+
+    def starting() -> bool:
+        with suppress(OSError):  # each may end while it is looked at
+            for host in children(process.pid):
+                for child in children(host):
+                    if b"zygote.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        found.append((host, child))
+        return bool(found)
+
+    try:
+        eventually(starting, "no warm interpreter was started", pause=0.0005)
+        host, interpreter = found[0]
+        os.kill(interpreter, signal.SIGSTOP)
+        os.kill(host, signal.SIGKILL)
+    finally:
+        process.kill()
+        process.wait()
+    eventually(lambda: not exists(interpreter), "a warm interpreter was left")
 
 
 def test_a_killed_host_costs_its_commands_an_infra_error_and_the_pool_recovers() -> None:
@@ -248,3 +188,64 @@ def test_many_runs_of_every_end_leave_nothing() -> None:
     assert cgroups(list(cells)) == []
     assert host_mounts() == before
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+RUNS = int(os.environ.get("TILTYARD_LEAK_RUNS", "200"))
+WORKER = """
+import asyncio, random, sys
+from tests.chaos.test_sandbox_leaks import ENDS, LIMITS
+from tiltyard.sandbox import ExecOutcome, WarmPool
+async def one(pool, dice):
+    async with pool.acquire(timeout=60) as box:
+        print("in", box.id.split("-")[1], flush=True)
+        argv, options, outcomes = dice.choice(ENDS)
+        result = await box.exec(argv, **options)
+        assert result.outcome in outcomes | {ExecOutcome.infra_error}, (argv, result)
+        print("out", flush=True)
+async def worker(pool, dice):
+    while True:
+        await one(pool, dice)
+async def main():
+    dice = random.Random(int(sys.argv[1]))
+    async with WarmPool(size=6, limits=LIMITS) as pool:
+        await asyncio.gather(*(worker(pool, dice) for _ in range(6)))
+asyncio.run(main())
+"""
+
+
+def test_runs_whose_owners_are_killed_at_random_leave_nothing() -> None:
+    """Again and again an owner, its tilt-host, or both get SIGKILL in the middle of what they do."""
+    seed = random.randrange(1 << 32)
+    dice = random.Random(seed)
+    cells: set[int] = set()
+    before, done, kills = host_mounts(), 0, 0
+    while done < RUNS:
+        done += killed_in_the_middle(dice, cells, after=dice.randrange(20, 200))
+        kills += 1
+    asyncio.run(next_start())
+    assert kills >= 2
+    eventually(lambda: not processes(list(cells)), f"processes were left (seed {seed})")
+    eventually(lambda: not cgroups(list(cells)), f"cgroups were left (seed {seed})")
+    assert host_mounts() == before
+
+
+def killed_in_the_middle(dice: random.Random, cells: set[int], after: int) -> int:
+    """Runs of one owner until about `after` have ended; how many did."""
+    command = [sys.executable, "-c", WORKER, str(dice.randrange(1 << 32))]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    done = 0
+    for line in owner.stdout:
+        cells.update(int(word) for word in line.split()[1:])
+        done += line == "out\n"
+        if done == after:
+            break
+    assert done == after, f"the owner ended by itself: {owner.wait()}"
+    hosts = children(owner.pid)
+    for pid in dice.choice(([owner.pid], [*hosts, owner.pid], [owner.pid, *hosts])):
+        os.kill(pid, signal.SIGKILL)
+    owner.stdout.close()
+    owner.wait()
+    for host in hosts:
+        eventually(lambda host=host: not exists(host), "tilt-host outlived its owner")
+    return done
