@@ -1,0 +1,72 @@
+"""What a remote provider can hold a box to, and what its boxes can do.
+
+Guarantees: whatever every box promises and a provider does not keep is refused with the reason, unless the
+caller accepts that by name."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tiltyard.sandbox.errors import CapabilityRefused
+
+
+class Demand(StrEnum):
+    """What a caller may demand of a box."""
+
+    memory = "memory"
+    """an end at so many bytes"""
+    pids = "pids"
+    """no more than so many processes"""
+    cpus = "cpus"
+    """no more than so many CPUs' time"""
+    disk = "disk"
+    """no more than so many bytes in files"""
+    inodes = "inodes"
+    """no more than so many files"""
+    cpu_time = "cpu_time"
+    """an end once all processes of a command together used so much CPU time"""
+    leftovers = "leftovers"
+    """what a command leaves running is killed when it ends"""
+    counters = "counters"
+    """CPU time and memory are told with a result"""
+    kernel = "kernel"
+    """a kernel of its own between the payload and its host's"""
+    streaming = "streaming"
+    """output as it comes (`on_output`)"""
+    background = "background"
+    """commands beside others (`start`), terminals, descriptors"""
+    ports = "ports"
+    """sockets into a box (`connect`, `expose`, `listen`), and so a network through our proxy"""
+    snapshots = "snapshots"
+    """`snapshot` and `restore`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """Whether a demand holds, and how or why not."""
+
+    enforced: bool
+    detail: str
+
+
+OF_EVERY_BOX = (
+    *(Demand.memory, Demand.pids, Demand.cpus, Demand.disk, Demand.inodes),
+    *(Demand.cpu_time, Demand.leftovers),
+)
+"""What a caller relies on without asking."""
+
+
+def refuse_unenforced(name: str, able: Mapping[Demand, Capability], accepted: Collection[Demand]) -> None:
+    """Raises CapabilityRefused."""
+    missing = [demand for demand in OF_EVERY_BOX if not able[demand].enforced and demand not in accepted]
+    if missing:
+        reasons = "; ".join(f"{demand}: {able[demand].detail}" for demand in missing)
+        raise CapabilityRefused(
+            f"{name} cannot enforce {', '.join(missing)} ({reasons}); accept that by name "
+            f"(accept=[{', '.join(f'Demand.{demand}' for demand in missing)}]) or use another backend"
+        )
+
+
+def cannot(name: str, able: Mapping[Demand, Capability], demand: Demand) -> CapabilityRefused:
+    """The error for a call that a provider's boxes do not have."""
+    return CapabilityRefused(f"{name} has no {demand}: {able[demand].detail}")
