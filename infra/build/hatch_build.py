@@ -27,7 +27,7 @@ def _toolchain(root: Path) -> ModuleType:
 
 
 class HelperBuildHook(BuildHookInterface[Any]):
-    """Adds tilt-host and tilt-init to wheels and to the editable tree."""
+    """Adds the C helpers to wheels and to the editable tree."""
 
     PLUGIN_NAME = "custom"
 
@@ -43,5 +43,5 @@ class HelperBuildHook(BuildHookInterface[Any]):
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         if version != "editable":
-            for path in (helpers.host, helpers.init, *helpers.host.parent.glob("*zygote*")):
+            for path in (*helpers.programs, *helpers.host.parent.glob("*zygote*")):
                 build_data["force_include"][str(path)] = f"tiltyard/sandbox/native/bin/{path.name}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from services.cli.door import door
 from services.cli.images import images
 from services.cli.output import Output, reporting
 from tiltyard.sandbox import (
@@ -37,6 +38,7 @@ def sandbox() -> None:
     tiltyard sandbox run -- python3 -c 'print(1)'
     tiltyard sandbox check             every law and every attack, tried
     tiltyard sandbox bench             how fast
+    tiltyard sandbox door              sandboxes for programs that are not root
     tiltyard sandbox images            what else than this machine's /usr they start from
 
     Native sandboxes share this machine's kernel: right for your own model's code on a machine that runs
@@ -44,6 +46,7 @@ def sandbox() -> None:
 
 
 sandbox.add_command(images)
+sandbox.add_command(door)
 
 
 @sandbox.command("doctor")

@@ -9,9 +9,10 @@ import subprocess
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .errors import SandboxError
+from .errors import SandboxError, SandboxUnavailable
 from .limits import Limits
 from .native.backend import NativeBackend
+from .native.host import DOOR, check_rights
 from .native.toolchain import CompilerFault, current_helpers, find_compiler, is_warm
 from .pool import WarmPool
 from .result import ExecResult
@@ -83,7 +84,12 @@ def _kernel() -> Check:
 
 
 def _rights() -> Check:
-    return _check("rights", os.geteuid() == 0, f"uid {os.geteuid()}", "making boxes needs root (sudo)")
+    try:
+        check_rights()
+    except SandboxUnavailable as error:
+        return Check(name="rights", health=Health.missing, detail=str(error))
+    way = "makes boxes itself" if os.geteuid() == 0 else f"has boxes made through {DOOR}"
+    return Check(name="rights", health=Health.ok, detail=f"uid {os.geteuid()} {way}")
 
 
 def _helpers() -> list[Check]:

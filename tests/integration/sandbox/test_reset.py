@@ -121,8 +121,8 @@ def inits() -> list[int]:
 def plant(but: int) -> None:
     """A file in every box of a pool but one."""
     for init in inits():
-        if init != but and parent(init) == parent(but):
-            with suppress(OSError):
+        with suppress(OSError):  # a box of somebody else may end meanwhile
+            if init != but and parent(init) == parent(but):
                 Path(f"/proc/{init}/root/tmp/planted").touch()
 
 
@@ -140,6 +140,11 @@ def name_of(entry: Path) -> str:
 def host_pid(box: Box) -> int:
     """The host's pid of the PID 1 of a box."""
     uid = str(payload_uid(box) + 1)
-    return next(
-        pid for pid in inits() if Path(f"/proc/{pid}/status").read_text().split("Uid:")[1].split()[0] == uid
-    )
+    return next(pid for pid in inits() if uid_of(pid) == uid)
+
+
+def uid_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text().split("Uid:")[1].split()[0]
+    except OSError:
+        return ""

@@ -40,10 +40,10 @@ def test_a_shell_is_spoken_to(lab: Lab) -> None:
         await shell.send(b"stty size; tty -s && echo yes $((6 * 7))\n")
         assert b"24 80" in await until(shell, b"yes 42")
         shell.resize(50, 132)
-        await shell.send(b"stty size; sleep 1000\n")
+        await shell.send(b"stty size; cat\n")
         await until(shell, b"50 132\r\n")
-        while (await box.stats()).processes < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # nothing tells when a program in the box has started
+        await shell.send(b"ping\n")
+        await until(shell, b"ping\r\nping\r\n")  # who is answered reads: cat is in the foreground
         await shell.send(b"\x03")
         await until(shell, b"^C\r\n$ ")
         shell.close_input()

@@ -32,6 +32,11 @@ def test_every_step_of_making_a_box_has_words() -> None:
     assert len(wire.STEPS) == len(enum("tilt_step"))
 
 
+def test_why_tilt_host_ends_is_told_in_a_packet_of_another_size_than_an_event() -> None:
+    assert f"TILT_REASON = {wire.REASON_SIZE}" in HEADER
+    assert wire.REASON_SIZE != wire.EVENT_SIZE
+
+
 def test_frames_come_out_whole_however_they_arrive() -> None:
     whole = wire.write_frame(7, b"abc") + wire.kill_frame(8)
     buffer, frames = bytearray(), []

@@ -213,6 +213,7 @@ class ImageStore:
             yield names
             with tempfile.NamedTemporaryFile("w", dir=self.folder, prefix=".names-", delete=False) as fresh:
                 json.dump(names, fresh)
+                os.fchmod(fresh.fileno(), 0o644)  # who may not write the store may look a name up
             os.replace(fresh.name, self.folder / _NAMES)
         finally:
             lock.close()

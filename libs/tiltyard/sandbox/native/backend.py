@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from tiltyard.sandbox.images.store import Hold, ImageStore
+from tiltyard.sandbox.images.store import ImageStore
 from tiltyard.sandbox.limits import Limits
 
 from .host import check_rights
@@ -38,7 +38,7 @@ class NativeBackend:
     ) -> NativeSupply:
         """`image`: host, or a name or digest of the store. Raises SandboxUnavailable, ImageFault."""
         check_rights()
-        found, hold = await asyncio.to_thread(self._find, image)
+        found = await asyncio.to_thread(self._find, image)
         supply = NativeSupply(
             found,
             size=size,
@@ -46,21 +46,14 @@ class NativeBackend:
             max_reuses=max_reuses,
             on_ready=on_ready,
             on_fault=on_fault,
-            on_close=hold.close,
             helpers=self._helpers,
         )
-        try:
-            supply.start()
-        except BaseException:
-            hold.close()
-            raise
+        supply.start()
         return supply
 
-    def _find(self, name: str) -> tuple[Image, Hold]:
-        """The image, held so that nobody prunes it."""
-        store = ImageStore(self._store)
+    def _find(self, name: str) -> Image:
+        """tilt-host holds it, so that nobody prunes it."""
         if name == "host":
-            found = host_image(self._store)
-        else:
-            found = Image(store.resolve(name).removeprefix("sha256:"), self._store, _PATH)
-        return found, store.hold(f"sha256:{found.digest}")
+            return host_image(self._store)
+        digest = ImageStore(self._store).resolve(name)
+        return Image(digest.removeprefix("sha256:"), self._store, _PATH)

@@ -42,12 +42,10 @@ class NativeSupply:
         max_reuses: int,
         on_ready: Callable[[], None],
         on_fault: Callable[[Exception], None],
-        on_close: Callable[[], None] = lambda: None,
         helpers: Helpers | None = None,
     ) -> None:
         self._image = image
         self._helpers = helpers
-        self._on_close = on_close
         self._on_ready = on_ready
         self._on_fault = on_fault
         self._request = wire.pool_request(
@@ -179,7 +177,6 @@ class NativeSupply:
         self._ready.clear()
         self._lent.clear()
         await asyncio.shield(self._link.close())
-        self._on_close()
 
     def _hear(self, event: wire.HostEvent, fd: int) -> None:
         if event.op == wire.Event.box and self._closing:

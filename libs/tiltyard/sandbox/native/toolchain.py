@@ -1,4 +1,4 @@
-"""The two C helpers: compiled at install, checked against their source whenever they are used.
+"""The C helpers: compiled at install, checked against their source whenever they are used.
 
 Guarantees: a helper that is handed out was built from the source beside it; where a compiler is present, a
 stale one is rebuilt.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "c"
 BINARIES = Path(__file__).parent / "bin"
-HELPERS = ("host", "init")
+HELPERS = ("host", "init", "door")
 
 ZYGOTE = "tilt_zygote.so"
 
@@ -39,10 +39,19 @@ class CompilerFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """The two programs, in one folder: tilt-host finds tilt-init beside itself."""
+    """The programs, in one folder: each finds the others beside itself."""
 
     host: Path
     init: Path
+    door: Path
+
+    @classmethod
+    def within(cls, folder: Path) -> "Helpers":
+        return cls(*(folder / f"tilt-{name}" for name in HELPERS))
+
+    @property
+    def programs(self) -> tuple[Path, ...]:
+        return (self.host, self.init, self.door)
 
 
 def source_hash() -> str:
@@ -60,7 +69,7 @@ def find_compiler() -> str | None:
 
 
 def compile_helpers(into: Path, *, without: Sequence[str] = ()) -> Helpers:
-    """Builds both helpers into a folder, each moved into place whole. Raises CompilerFault.
+    """Builds the helpers into a folder, each moved into place whole. Raises CompilerFault.
 
     `without`: defences that are left out (c/without.h) for tests that see an attack succeed. Such helpers say
     so where `current_helpers` looks for the hash, and it never takes them for its own."""
@@ -71,7 +80,7 @@ def compile_helpers(into: Path, *, without: Sequence[str] = ()) -> Helpers:
             "for example `apt-get install gcc libc6-dev`"
         )
     into.mkdir(parents=True, exist_ok=True)
-    _compile_zygote(compiler, into, without)  # first: what tells that all is current is the other two
+    _compile_zygote(compiler, into, without)  # first: what tells that all is current is the programs
     for name in HELPERS:
         sources = sorted((SOURCES / name).glob("*.c"))
         built = BINARIES / f"tilt-{name}"
@@ -79,7 +88,7 @@ def compile_helpers(into: Path, *, without: Sequence[str] = ()) -> Helpers:
             shutil.copy2(built, into)  # the same program: it holds none of these walls
         else:
             _compile(compiler, FLAGS, sources, into / f"tilt-{name}", without)
-    return Helpers(into / "tilt-host", into / "tilt-init")
+    return Helpers.within(into)
 
 
 def _named(walls: Sequence[str], folder: Path) -> bool:
@@ -134,7 +143,7 @@ def _compile(
 
 
 def _is_current(helpers: Helpers, wanted: str) -> bool:
-    return _says(helpers.host, wanted) and _says(helpers.init, wanted)
+    return all(_says(program, wanted) for program in helpers.programs)
 
 
 def _says(helper: Path, wanted: str) -> bool:
@@ -148,7 +157,7 @@ def _says(helper: Path, wanted: str) -> bool:
 @functools.cache
 def current_helpers() -> Helpers:
     """The helpers, rebuilt first if their source has changed. Raises CompilerFault."""
-    helpers = Helpers(BINARIES / "tilt-host", BINARIES / "tilt-init")
+    helpers = Helpers.within(BINARIES)
     wanted = source_hash()
     if _is_current(helpers, wanted):
         return helpers

@@ -16,6 +16,8 @@ _POOL = struct.Struct("=4I4Q4I64s")
 _KILL = struct.Struct("=4I")
 _EVENT = struct.Struct("=3Ii2i4I4Q")
 EVENT_SIZE = _EVENT.size
+REASON_SIZE = 512
+"""A packet of this size is text: why tilt-host ends."""
 _EXEC = struct.Struct("=4Q6I")
 _FILE = struct.Struct("=6I")
 _READ = struct.Struct("=Q2I")

@@ -1,6 +1,7 @@
 /* What Python, tilt-host and tilt-init say to one another. Native byte order; mirrored by native/wire.py.
  *
- * Python <-> tilt-host: fixed structs over a SOCK_SEQPACKET pair; a BOX event carries the box's socket.
+ * Python <-> tilt-host: fixed structs over a SOCK_SEQPACKET socket; a BOX event carries the box's socket. A last packet of
+ * TILT_REASON bytes is text: why tilt-host ends.
  * Python <-> tilt-init: frames (header, then `size` bytes) over a SOCK_STREAM pair; an EXEC frame may carry descriptors.
  */
 #ifndef TILT_WIRE_H
@@ -9,7 +10,7 @@
 #include "without.h"
 #include <stdint.h>
 
-enum { TILT_DIGEST = 64, TILT_MAX_FRAME = 16 << 20, TILT_MAX_FDS = 13, TILT_FIRST_FD = 3, TILT_LAST_FD = 15 };
+enum { TILT_DIGEST = 64, TILT_MAX_FRAME = 16 << 20, TILT_MAX_FDS = 13, TILT_FIRST_FD = 3, TILT_LAST_FD = 15, TILT_REASON = 512 };
 
 /* --- Python -> tilt-host ------------------------------------------------------------------------------- */
 enum tilt_request { TILT_POOL = 1, TILT_KILL = 2, TILT_STATS = 3 };

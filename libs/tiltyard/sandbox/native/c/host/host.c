@@ -1,7 +1,7 @@
-/* tilt-host: the only privileged program. One process a pool: it keeps the asked number of boxes alive and hands each out.
+/* tilt-host: the privileged program. One process a pool: it keeps the asked number of boxes alive and hands each out.
  *
  * Guarantees: it takes a box's cell number, an image's digest and limits, never a path; it serves the one caller that
- * started it (SO_PEERCRED); when that caller dies, every box dies and nothing of them is left.
+ * started it, or that tilt-door let in (SO_PEERCRED); when that caller dies, every box dies and nothing of them is left.
  * Does not: talk to a payload. tilt-init does, unprivileged. */
 #define _GNU_SOURCE
 #include "fleet.h"
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -23,7 +24,7 @@
 #include <unistd.h>
 
 enum { CONTROL, STATUS, SIGNALS, SOURCES };
-static int control, statuses;
+static int control, statuses, holds;
 static bool pooled, full;               /* full: the control socket takes no more for now */
 static int64_t pause_until;             /* after a failure, monotonic ms */
 
@@ -85,12 +86,23 @@ static bool bad_digest(const char *image) {
     return false;
 }
 
+/* The image stays as long as this process does. */
+static int hold_image(const char *image) {
+    char name[TILT_DIGEST + 1];
+    snprintf(name, sizeof name, "%.*s", TILT_DIGEST, image);
+    int held = openat(holds, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return held < 0 || flock(held, LOCK_SH) ? errno : 0;
+}
+
 static int open_pool(const struct tilt_pool *pool) {
     if (pooled || !pool->size || pool->size > MAX_CELLS / 2 || bad_digest(pool->image) || !pool->memory || !pool->disk || !pool->pids ||
         !pool->cpu_milli || !pool->nofile)
         return EINVAL;
     char path[TILT_DIGEST + 16];
     snprintf(path, sizeof path, "/i/%.*s/root", TILT_DIGEST, pool->image);
+    int error = hold_image(pool->image);
+    if (error)
+        return error;
     if (access(path, X_OK))
         return errno;
     memcpy(fleet.recipe.image, pool->image, TILT_DIGEST);
@@ -235,18 +247,31 @@ static int load_init(int programs) {
     return to;
 }
 
+/* Ends, having told the caller why. */
 static void give_up(const char *what, int error) {
-    fprintf(stderr, "tilt-host: %s: %s\n", what, strerror(error));
+    char reason[TILT_REASON] = "";
+    snprintf(reason, sizeof reason, "%s: %s", what, strerror(error));
+    if (!control || send(control, reason, sizeof reason, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        fprintf(stderr, "tilt-host: %s\n", reason);
     exit(1);
 }
 
-static void check_caller(void) {
+static void check_caller(uid_t wanted) {
     struct ucred caller;
     socklen_t size = sizeof caller;
     if (getsockopt(control, SOL_SOCKET, SO_PEERCRED, &caller, &size))
         give_up("control socket", errno);
-    if (caller.uid && caller.uid != getuid())
-        give_up("the caller is neither root nor whoever started tilt-host", EPERM);
+    if (caller.uid && caller.uid != wanted)
+        give_up("the caller is neither root nor whom it is meant for", EPERM);
+}
+
+/* Where locks lie that keep images from being pruned: opened while the store can still be written to. */
+static int open_holds(const char *store) {
+    int folder = open(store, O_PATH | O_DIRECTORY | O_CLOEXEC), found = -1;
+    if (folder >= 0 && (!mkdirat(folder, ".locks", 0700) || errno == EEXIST))
+        found = openat(folder, ".locks", O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    close(folder);
+    return found;
 }
 
 static void prepare(const char *store) {
@@ -272,10 +297,12 @@ static void prepare(const char *store) {
     if ((error = cgroups_open()))
         give_up("cgroups", error);
     if (cgroups_missing()) {
-        fprintf(stderr, "tilt-host: this host has no cgroup controller '%s', so that limit could not hold: enable or delegate it\n",
-                cgroups_missing());
-        exit(1);
+        char what[128];
+        snprintf(what, sizeof what, "no cgroup controller '%s', so that limit could not hold: enable or delegate it", cgroups_missing());
+        give_up(what, ENODEV);
     }
+    if ((holds = open_holds(store)) < 0)
+        give_up("the locks of the image store", errno);
     if ((error = root_enter(store)))
         give_up("building the root for boxes", error);
     (void)warm_load(programs);              /* without it Python starts cold */
@@ -291,11 +318,11 @@ int main(int argc, char **argv) {
         cgroups_report();
         return 0;
     }
-    if (argc != 3)
-        give_up("usage: tilt-host CONTROL_FD IMAGE_STORE | --hash | --doctor", EINVAL);
+    if (argc != 3 && argc != 4)
+        give_up("usage: tilt-host CONTROL_FD IMAGE_STORE [CALLERS_UID] | --hash | --doctor", EINVAL);
     control = atoi(argv[1]);
     fcntl(control, F_SETFD, FD_CLOEXEC);
-    check_caller();
+    check_caller(argc == 4 ? (uid_t)strtoul(argv[3], NULL, 10) : getuid());
     int signals = open_signals();
     prepare(argv[2]);
     serve(signals);
