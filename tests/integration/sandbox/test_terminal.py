@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501  (programs read better unbroken)
 
-import asyncio
-
 import pytest
 
 from tests.integration.sandbox.conftest import Lab, said
