@@ -50,7 +50,7 @@ async def desks(settings: EvaluatorSettings, telemetry: Telemetry) -> AsyncItera
                 crew=crew,
             )
             admitter = Admitter(work=work, boxes=boxes, publisher=publisher, metrics=metrics, holder=holder)
-            yield [Desk(grader, 2 * settings.sandboxes + BATCH), Desk(admitter, ADMISSIONS)]
+            yield [Desk(grader, 2 * settings.sandboxes + 2 * BATCH), Desk(admitter, ADMISSIONS)]
         finally:
             await boxes.close()
             await work.close()

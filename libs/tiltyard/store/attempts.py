@@ -46,15 +46,19 @@ class Claim:
 
 
 _CLAIMED = """
+WITH claimed AS (
+    UPDATE attempts a SET claimed_at = clock_timestamp() FROM unnest(:ids, :fences) AS k(id, fence)
+    WHERE a.rollout_id = k.id AND a.fence = k.fence RETURNING a.rollout_id, a.traceparent
+)
 SELECT r.id, r.run_id, r.group_id, r.fence, v.digest, v.public, a.traceparent, run.kind,
        run.config->'sampling' AS sampling, run.config->'seed' AS seed,
        run.policy_run_id, run.policy_version, g."index" * g.size + r.member AS draw
-FROM rollouts r
-JOIN attempts a ON a.rollout_id = r.id AND a.fence = r.fence
+FROM claimed a
+JOIN rollouts r ON r.id = a.rollout_id
 JOIN task_versions v ON v.id = r.version_id
 JOIN groups g ON g.id = r.group_id
 JOIN runs run ON run.id = r.run_id
-WHERE r.id = ANY(:ids)
+ORDER BY r.id
 """
 
 
@@ -72,15 +76,11 @@ def claim(session: Session, incarnation: str, limit: int) -> list[Claim]:
     moved = move(session, keys, State.RUNNING, actor=Actor.RUNNER)
     if not moved:
         return []
-    session.execute(
-        text(
-            "UPDATE attempts a SET claimed_at = clock_timestamp() FROM unnest(:ids, :fences) AS k(id, fence)"
-            " WHERE a.rollout_id = k.id AND a.fence = k.fence"
-        ).bindparams(bindparam("ids", type_=ARRAY(Text)), bindparam("fences", type_=ARRAY(BIGINT))),
-        {"ids": [m.rollout_id for m in moved], "fences": [m.fence for m in moved]},
-    )
     rows = session.execute(
-        text(_CLAIMED).bindparams(bindparam("ids", type_=ARRAY(Text))), {"ids": [m.rollout_id for m in moved]}
+        text(_CLAIMED).bindparams(
+            bindparam("ids", type_=ARRAY(Text)), bindparam("fences", type_=ARRAY(BIGINT))
+        ),
+        {"ids": [m.rollout_id for m in moved], "fences": [m.fence for m in moved]},
     )
     return [_claim(row) for row in rows]
 
