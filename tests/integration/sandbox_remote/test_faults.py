@@ -54,7 +54,7 @@ def test_a_creation_that_is_done_after_its_caller_gave_up_leaves_no_orphan(abroa
     abroad.run(work)
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@pytest.mark.parametrize("status", [500, 504])
 def test_a_provider_that_breaks_down_for_a_moment_is_asked_again(abroad: Abroad, status: int) -> None:
     async def work() -> None:
         abroad.there.faults.put(abroad.provider.create, status=status)
@@ -131,10 +131,9 @@ def test_a_command_whose_answer_was_lost_is_not_run_again(cluster: Abroad) -> No
     cluster.with_box(work)
 
 
-@pytest.mark.parametrize("status", [500, 503])
-def test_a_command_that_was_not_taken_is_the_platforms_fault(abroad: Abroad, status: int) -> None:
+def test_a_command_that_was_not_taken_is_the_platforms_fault(abroad: Abroad) -> None:
     async def work(box: Any) -> None:
-        abroad.there.faults.put(abroad.provider.execute, status=status, text="overloaded")
+        abroad.there.faults.put(abroad.provider.execute, status=503, text="overloaded")
         result = await box.exec(["true"])
         assert result.outcome is ExecOutcome.infra_error
         assert "overloaded" in result.detail

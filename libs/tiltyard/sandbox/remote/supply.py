@@ -77,9 +77,8 @@ class RemoteSupply:
 
     async def start(self) -> None:
         """Destroys what an earlier process of this owner left. Raises SandboxUnavailable."""
-        for found in await self._fleet.owned():
-            if found.incarnation != self._owner.incarnation:
-                await self._fleet.destroy(found.id)
+        left = [found for found in await self._fleet.owned() if found.incarnation != self._owner.incarnation]
+        await asyncio.gather(*(self._fleet.destroy(found.id) for found in left))
         loop = asyncio.get_running_loop()
         self._chores = [loop.create_task(self._keep_alive()), loop.create_task(self._sweep())]
         self._refill()

@@ -45,8 +45,8 @@ class AgentSandboxBackend:
     def __init__(
         self,
         *,
-        router_url: str,
-        router_token: str = "",
+        router_url: str | None = None,
+        router_token: str | None = None,
         namespace: str | None = None,
         api_url: str | None = None,
         token: str | Callable[[], str] | None = None,
@@ -61,17 +61,21 @@ class AgentSandboxBackend:
         requests_per_second: float = 10.0,
         timeout_seconds: float = 30.0,
     ) -> None:
-        """`api_url`, `token`, `authority` (a file) and `namespace` None: those of the pod that this runs in.
+        """`router_url`, `router_token` None: AGENT_SANDBOX_ROUTER_URL, AGENT_SANDBOX_ROUTER_TOKEN. `api_url`,
+        `token`, `authority` (a file) and `namespace` None: those of the pod that this runs in.
         `home` is the runtime's SANDBOX_BASE_DIR, `port` its own. `owner`, `life_seconds`: see `E2BBackend`.
 
-        Raises CapabilityRefused, SandboxUnavailable outside a cluster without `api_url`."""
+        Raises CapabilityRefused, SandboxUnavailable without a router, or outside a cluster without an
+        `api_url`."""
         refuse_unenforced("agent-sandbox", _ABLE, accept)
         self._api_url = api_url or _in_cluster()
         self._token = token if callable(token) else (lambda: token) if token else _account_token
         self._authority = authority or (None if api_url else str(_ACCOUNT / "ca.crt"))
         self._namespace = namespace or _account_namespace()
-        self._router_url = router_url
-        self._router_token = router_token
+        self._router_url = router_url or os.environ.get("AGENT_SANDBOX_ROUTER_URL", "")
+        self._router_token = router_token or os.environ.get("AGENT_SANDBOX_ROUTER_TOKEN", "")
+        if not self._router_url:
+            raise SandboxUnavailable("agent-sandbox needs its router: set AGENT_SANDBOX_ROUTER_URL")
         self._owner = Owner.new(owner or f"{socket.gethostname()}-{os.getpid()}"[-63:])
         self._keys: dict[str, str] = {}
         self._home = home

@@ -45,13 +45,14 @@ class E2BBackend:
         sweep_seconds: float = 30.0,
         requests_per_second: float = 5.0,
         timeout_seconds: float = 30.0,
-        domain: str = "e2b.app",
+        domain: str | None = None,
         api_url: str | None = None,
         sandbox_url: str | None = None,
     ) -> None:
-        """`api_key` None: E2B_API_KEY. `owner`: a name that one living process uses at a time, so that the
-        next one destroys what it left; None: this process alone. A sandbox ends `life_seconds` after its
-        process was last heard of. `api_url` and `sandbox_url` name a deployment of one's own.
+        """None of `api_key`, `domain`, `api_url`, `sandbox_url`: as for E2B's own client E2B_API_KEY,
+        E2B_DOMAIN (e2b.app), E2B_API_URL, E2B_SANDBOX_URL. `owner`: a name that one living process uses at
+        a time, so that the next one destroys what it left; None: this process alone. A sandbox ends
+        `life_seconds` after its process was last heard of.
 
         Raises CapabilityRefused, SandboxUnavailable without a key."""
         refuse_unenforced("E2B", _ABLE, accept)
@@ -67,9 +68,9 @@ class E2BBackend:
         self._sweep = sweep_seconds
         self._rate = requests_per_second
         self._timeout = timeout_seconds
-        self._domain = domain
-        self._api_url = api_url or f"https://api.{domain}"
-        self._sandbox_url = sandbox_url
+        self._domain = domain or os.environ.get("E2B_DOMAIN") or "e2b.app"
+        self._api_url = api_url or os.environ.get("E2B_API_URL") or f"https://api.{self._domain}"
+        self._sandbox_url = sandbox_url or os.environ.get("E2B_SANDBOX_URL")
 
     def capabilities(self) -> Mapping[Demand, Capability]:
         """What its boxes are held to and can do, and why not the rest."""
