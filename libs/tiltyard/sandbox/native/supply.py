@@ -27,6 +27,7 @@ _MAX_RESTARTS = 3
 _MAX_FAILURES = 5
 _MINUTE = 60.0
 _LOST_SECONDS = 1.0
+_RETRY_SECONDS = 0.2
 _MAX_DRIFTS = 5
 
 
@@ -179,7 +180,9 @@ class NativeSupply:
         await asyncio.shield(self._link.close())
 
     def _hear(self, event: wire.HostEvent, fd: int) -> None:
-        if event.op == wire.Event.box and self._closing:
+        if event.op == wire.Event.box and fd < 0:
+            self._lose_unseen(event)
+        elif event.op == wire.Event.box and self._closing:
             os.close(fd)
         elif event.op == wire.Event.box:
             self._failures = 0
@@ -200,6 +203,14 @@ class NativeSupply:
             self._counts.clear()
         else:
             self._note_failure(event)
+
+    def _lose_unseen(self, event: wire.HostEvent) -> None:
+        """Its socket could not be received. A moment later the next one is tried in its place."""
+        again = wire.kill_request(event.cell, event.life, retire=False)
+        asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._link.ask, again)
+        if not self._closing:
+            cure = "close some, or raise the limit (ulimit -n)"
+            self._fail(SandboxUnavailable(f"a box cannot be taken: no descriptor is left here: {cure}"))
 
     def _fail(self, error: Exception) -> None:
         self._refuse_renewals(error)
