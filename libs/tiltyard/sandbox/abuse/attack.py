@@ -11,6 +11,8 @@ from tiltyard.sandbox.errors import CapabilityRefused, SandboxError
 from tiltyard.sandbox.pool import WarmPool
 from tiltyard.sandbox.result import ExecOutcome, ExecResult
 
+from .walls import Proof
+
 _PATIENCE = 600.0
 """Seconds; an emulated machine is some twenty times slower."""
 
@@ -41,6 +43,8 @@ class Arena:
     """Where attacks are made: a pool of boxes with `conformance.LIMITS`."""
 
     pool: WarmPool
+    patience: float = 60.0
+    """seconds to wait for several boxes at once"""
 
     async def exec(self, argv: list[str], **options: Any) -> ExecResult:
         """One command in a box of its own."""
@@ -66,6 +70,10 @@ class Attack:
     name: str
     make: Callable[[Arena], Awaitable[None]]
     """raises Breach when it succeeds, Unattackable when it cannot be made"""
+    proofs: tuple[Proof, ...] = ()
+    """what stops it on the native backend: builds in which it succeeds"""
+    beyond: str = ""
+    """without a proof: why there is no such build"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +85,8 @@ class Finding:
     verdict: Verdict
     detail: str
     """empty when it was defended"""
+    stopped_by: str = ""
+    """native: what it is that stops it, or why that cannot be left out in a test"""
 
 
 async def python(box: Box, code: str, **options: Any) -> ExecResult:
@@ -107,15 +117,22 @@ async def usable(box: Box) -> None:
 
 
 async def assail(
-    pool: WarmPool, attacks: Iterable[Attack], excuse: Callable[[str], str] = lambda _: ""
+    pool: WarmPool,
+    attacks: Iterable[Attack],
+    excuse: Callable[[str], str] = lambda _: "",
+    *,
+    patience: float = 60.0,
 ) -> AsyncIterator[Finding]:
     """Makes every attack. `excuse`: the backend's reason why it cannot defend one, by name; empty: it can."""
-    arena = Arena(pool)
+    arena = Arena(pool, patience)
     for attack in attacks:
         verdict, detail = await _make(attack, arena)
         if verdict is Verdict.broken and (reason := excuse(attack.name)):
             verdict, detail = Verdict.cannot_defend, f"{reason} ({detail})"
-        yield Finding(row=attack.row, attack=attack.name, verdict=verdict, detail=detail)
+        stopped_by = "; ".join(map(str, attack.proofs)) or attack.beyond
+        yield Finding(
+            row=attack.row, attack=attack.name, verdict=verdict, detail=detail, stopped_by=stopped_by
+        )
 
 
 async def _make(attack: Attack, arena: Arena) -> tuple[Verdict, str]:

@@ -27,6 +27,31 @@ _SEEDS = "import os, random; print(os.urandom(8).hex(), random.random(), hex(id(
 _TEMPLATES = "template<int N> struct T { typedef typename T<N-1>::type type; T<N+1> *p; };\ntemplate<> struct T<0> { typedef int type; };\nint main() { return sizeof(T<100000>::type); }\n"
 
 
+_STEAL = """
+import os, time
+for _ in range(5):
+    if not os.fork():
+        if not os.fork(): os._exit(7)
+        os._exit(7)
+    os.wait()
+time.sleep(.05)
+"""
+_LOOK = """
+import os, socket
+print(os.listdir("/box"), os.listdir("/tmp"), os.listdir("/dev/shm"))
+s = socket.socket(); s.bind(("127.0.0.1", 8080))
+for name in ("/proc/net/dev", "/proc/sysvipc/shm", "/proc/sysvipc/msg", "/proc/sysvipc/sem"):
+    try: print(open(name).read())
+    except OSError: pass
+"""
+_TRAFFIC = """
+import os, socket
+open("/box/planted", "w"); open("/tmp/planted", "w"); open("/dev/shm/planted", "w")
+s = socket.socket(); s.bind(("127.0.0.1", 8080)); s.listen(); c = socket.create_connection(("127.0.0.1", 8080)); s.accept()
+os.system("ipcmk -M 4096 -Q -S 1 >/dev/null 2>&1")
+"""
+
+
 async def refused(work: object, *kinds: type[Exception]) -> None:
     try:
         await work  # type: ignore[misc]
@@ -59,7 +84,17 @@ async def artefacts(arena: Arena) -> None:
 
 async def paths(arena: Arena) -> None:
     async def touch(box: Box) -> None:
-        for path in ("../x", "/etc/x", "a/../../x", "a\0b", "\ud800", "x" * 300, "a/" * 3000 + "b", ""):
+        for path in (
+            "../tmp/x",
+            "../x",
+            "/etc/x",
+            "a/../../x",
+            "a\0b",
+            "\ud800",
+            "x" * 300,
+            "a/" * 3000 + "b",
+            "",
+        ):
             await refused(box.write(path, b"x"), InvalidPath)
         await box.write("~", b"x")
         must([entry.name for entry in await box.list()] == ["~"], "another name was made")
@@ -94,9 +129,7 @@ async def archives(arena: Arena) -> None:
 async def exit_code(arena: Arena) -> None:
     async def end(box: Box) -> None:
         for code in (0, 1, 42, 255):
-            result = await python(
-                box, f"import os\nfor _ in range(5):\n  if not os.fork(): os._exit(7)\nos._exit({code})"
-            )
+            result = await python(box, _STEAL + f"os._exit({code})")
             must(result.exit_code == code, (code, result.exit_code))
 
     await arena.with_box(end)
@@ -144,6 +177,12 @@ async def bleeding(arena: Arena) -> None:
         must(not drift, drift)
 
     await arena.with_box(dirty)
+    seen: set[bytes] = set()
+    for _ in range(16):  # more than a pool keeps to make boxes of, so that some are used again
+        async with arena.pool.acquire(timeout=arena.patience) as box:
+            seen.add((await box.exec(["python3", "-I", "-S", "-c", _LOOK])).stdout)
+            must((await box.exec(["python3", "-I", "-S", "-c", _TRAFFIC])).ok, "not planted")
+    must(len(seen) == 1, seen)
 
 
 async def killed_owner(arena: Arena) -> None:
@@ -154,7 +193,7 @@ async def killed_owner(arena: Arena) -> None:
 
 async def cancels(arena: Arena) -> None:
     async def hold() -> None:
-        async with arena.pool.acquire(timeout=60) as box:
+        async with arena.pool.acquire(timeout=arena.patience) as box:
             await box.exec(["sleep", "100"], wall_seconds=200)
 
     for delay in (0.0, 0.001, 0.02):
@@ -163,7 +202,7 @@ async def cancels(arena: Arena) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    async with arena.pool.acquire_many(arena.pool.size, timeout=60) as boxes:
+    async with arena.pool.acquire_many(arena.pool.size, timeout=arena.patience) as boxes:
         for box in boxes:
             await usable(box)
         must((await arena.pool.stats()).lent == arena.pool.size, await arena.pool.stats())

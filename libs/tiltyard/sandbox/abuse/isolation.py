@@ -18,7 +18,7 @@ def call(*numbers):
     return libc.syscall(*map(ctypes.c_long, numbers)) != -1
 def attempt(name, act):
     try:
-        if act() is not False: print(name, end=" ")
+        if act() is not False: return not print(name, end=" ")
     except (OSError, ValueError): pass
 """
 _CALLS = {  # x86_64
@@ -26,7 +26,7 @@ _CALLS = {  # x86_64
     24: {"keyctl": 250, "add_key": 248, "bpf": 321, "perf_event_open": 298, "io_uring_setup": 425, "userfaultfd": 323,
          "kexec_load": 246, "reboot": 169, "init_module": 175, "syslog": 103, "swapon": 167, "open_by_handle_at": 304, "acct": 163},
 }  # fmt: skip
-_PROC = ("kallsyms", "keys", "key-users", "timer_list", "kcore", "sched_debug", "config.gz")
+_PROC = ("cmdline", "kallsyms", "keys", "key-users", "timer_list", "kcore", "sched_debug", "config.gz")
 
 
 async def _nothing(arena: Arena, attempts: str) -> None:
@@ -79,6 +79,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
         attempt("root" + pid, lambda: os.listdir(f"/proc/{pid}/root/"))
         attempt("exe" + pid, lambda: open(f"/proc/{pid}/exe", "r+b"))
 attempt("self", lambda: open("/proc/self/exe", "r+b"))
+for fd in range(3, 256): attempt(f"descriptor {fd}", lambda: os.fstat(fd))
 """,
     )
 
@@ -102,7 +103,8 @@ for name in {_PROC!r}:
     except OSError: pass
 import os
 for pid in filter(str.isdigit, os.listdir("/proc")):
-    said = open(f"/proc/{{pid}}/cmdline", "rb").read()
+    try: said = open(f"/proc/{{pid}}/cmdline", "rb").read()
+    except OSError: continue
     if b"/" in said.split(b"\\0")[0].replace(b"/tilt-init", b"") and int(pid) != os.getpid() and b"python" not in said: print(said, end="")
 """
     must_say(await arena.python(code), "")
@@ -177,22 +179,31 @@ async def addresses(arena: Arena) -> None:
 for family, address in ((2, ("127.0.0.1", {port})), (2, ("169.254.169.254", 80)), (2, ("10.0.0.1", 80)), (2, ("172.17.0.1", 2375)),
                         (2, ("192.168.0.1", 80)), (2, ("1.1.1.1", 53)), (10, ("fe80::1", 80)), (10, ("2606:4700::1111", 53))):
     probe = socket.socket(family); probe.settimeout(3)
-    attempt(address[0], lambda: probe.connect(address))
+    if attempt(address[0], lambda: probe.connect(address)): raise SystemExit  # one is enough
 attempt("docker", lambda: socket.socket(socket.AF_UNIX).connect("/var/run/docker.sock"))
 """,
         )
 
 
 async def names(arena: Arena) -> None:
-    await _nothing(
-        arena,
-        """
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:  # a name server, as far as is asked
+        server.bind(("127.0.0.1", 0))
+        loop.add_reader(server, lambda: server.sendto(b"x", server.recvfrom(1)[1]))
+        try:
+            await _nothing(arena, _QUERIES.replace("PORT", str(server.getsockname()[1])))
+        finally:
+            loop.remove_reader(server)
+
+
+_QUERIES = """
+probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); probe.settimeout(2)
+if attempt("server", lambda: (probe.sendto(b"x", ("127.0.0.1", PORT)), probe.recv(1))): raise SystemExit  # one is enough
 attempt("name", lambda: socket.getaddrinfo("example.com", 80))
 probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); probe.settimeout(2)
 attempt("query", lambda: (probe.sendto(b"x", ("8.8.8.8", 53)), probe.recv(1)))
 attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
-""",
-    )
+"""
 
 
 async def same_port(arena: Arena) -> None:
@@ -203,7 +214,7 @@ async def same_port(arena: Arena) -> None:
 
 
 async def connections(arena: Arena) -> None:
-    code = "import socket\nheld = []\ntry:\n  s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(1000)\n  while len(held) < 20_000: held.append(socket.create_connection(s.getsockname(), 1))\n  print('unbounded')\nexcept OSError: print('bounded')"
+    code = "import socket\nheld = []\ntry:\n  s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(1000)\n  while len(held) < 5_000: held += [socket.create_connection(s.getsockname(), 1), s.accept()]\n  print('unbounded')\nexcept OSError: print('bounded')"
 
     async def storm(box: Box) -> None:
         must_say(await box.exec(["python3", "-c", code], cpu_seconds=30), "bounded")
