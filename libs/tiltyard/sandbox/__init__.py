@@ -5,6 +5,7 @@ Does not: protect against a hole in the host's kernel, which native boxes share:
 kata for hostile code."""
 
 from .backend import Box, Output, Process, SandboxBackend, Supply
+from .breaker import BreakerPolicy, BreakerState
 from .docker.backend import DockerBackend
 from .doctor import Check, DoctorReport, Health, doctor
 from .errors import (
@@ -17,12 +18,14 @@ from .errors import (
     InvalidLimits,
     InvalidNetwork,
     InvalidPath,
+    NodeUnhealthy,
     PortClosed,
     SandboxBusy,
     SandboxError,
     SandboxGone,
     SandboxUnavailable,
 )
+from .health import Canary, PoolHealth
 from .limits import Limits
 from .native.backend import NativeBackend
 from .network import Connection, Network, Shape
@@ -35,6 +38,9 @@ __all__ = [
     "ArchiveRefused",
     "Box",
     "BoxStats",
+    "BreakerPolicy",
+    "BreakerState",
+    "Canary",
     "CapabilityRefused",
     "Check",
     "Connection",
@@ -55,7 +61,9 @@ __all__ = [
     "Limits",
     "NativeBackend",
     "Network",
+    "NodeUnhealthy",
     "Output",
+    "PoolHealth",
     "PoolStats",
     "PortClosed",
     "Process",

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from .limits import Limits
 from .result import ExecResult
@@ -248,6 +248,15 @@ class Supply(Protocol):
 
     async def close(self) -> None:
         """Destroys everything and waits until it is gone."""
+        ...
+
+
+@runtime_checkable
+class KeepingSupply(Supply, Protocol):
+    """A supply that keeps something between boxes: native, its cells."""
+
+    def quarantine(self, box: Box) -> None:
+        """As `discard`; what is kept is given up with the box."""
         ...
 
 

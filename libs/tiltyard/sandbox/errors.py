@@ -11,6 +11,16 @@ class SandboxUnavailable(SandboxError):
     """This host cannot make sandboxes now; the message names the cure. Nothing was run outside a sandbox."""
 
 
+class NodeUnhealthy(SandboxUnavailable):
+    """Too much failed on this machine lately, or it is out of breath: it lends no box for a while."""
+
+    def __init__(self, message: str, *, reason: str, retry_after: float) -> None:
+        """`retry_after`: seconds until asking may help."""
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after = retry_after
+
+
 class SandboxBusy(SandboxError):
     """No box became free in time, or the box already runs a command."""
 

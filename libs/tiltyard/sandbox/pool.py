@@ -4,6 +4,7 @@ Guarantees: each acquire gets a box that nobody used before; a released, cancell
 is destroyed; who waits is served in order. Does not: reuse a box, or hold more than `size` at once."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from .backend import Box, SandboxBackend, Supply
+from .backend import Box, KeepingSupply, SandboxBackend, Supply
+from .breaker import Breaker, BreakerPolicy
 from .errors import InvalidLimits, SandboxBusy, SandboxGone
+from .health import Canary, PoolHealth, Watch
 from .limits import Limits
 from .native.backend import NativeBackend
 from .network import Network, OnConnection, attached
@@ -36,7 +39,7 @@ class PoolStats:
     restarts: int
     """times that the source of boxes died and was started anew"""
     drifted: int = 0
-    """fresh boxes that were found not to be pristine, and were destroyed unused"""
+    """boxes that were found not to be pristine, by a reset or by the canary, and were destroyed"""
 
 
 class _Waiter:
@@ -58,8 +61,12 @@ class WarmPool:
         limits: Limits = _DEFAULT_LIMITS,
         backend: SandboxBackend | None = None,
         max_reuses: int = 0,
+        breaker: BreakerPolicy | None = None,
+        canary: Canary | None = None,
     ) -> None:
-        """`max_reuses`: how many boxes may use what is kept between boxes (native: a cell), 0: any number."""
+        """`max_reuses`: how many boxes may use what is kept between boxes (native: a cell), 0: any number.
+        `breaker`: when to lend none for a while. `canary`: what must say the same in every fresh box; None:
+        nothing is asked."""
         if not 1 <= size <= 16_384:
             raise InvalidLimits(f"pool size is {size}: give 1 to 16384")
         self.size = size
@@ -73,6 +80,8 @@ class WarmPool:
         self._lent = 0
         self._fault: Exception | None = None
         self._first: asyncio.Future[None] | None = None
+        self._breaker = Breaker(breaker, clock=time.monotonic)
+        self._watch = Watch(_Ward(self), self._breaker, canary)
 
     async def start(self) -> None:
         """Starts making boxes and returns when the first is ready.
@@ -100,13 +109,17 @@ class WarmPool:
         except BaseException:
             await self.close()
             raise
+        self._watch.start()
 
     async def close(self) -> None:
         """Destroys every box, lent ones too, and waits until they are gone. Idempotent."""
         supply, self._supply = self._supply, None
         self._refuse(SandboxGone("the pool was closed"))
-        if supply is not None:
-            await asyncio.shield(supply.close())
+        try:
+            await self._watch.stop()
+        finally:
+            if supply is not None:
+                await asyncio.shield(supply.close())
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -127,8 +140,8 @@ class WarmPool:
         """One fresh box, destroyed at the end.
 
         `network` None: it reaches nobody. `on_connection` gets a record of each connection out of it.
-        Raises SandboxBusy after `timeout` seconds, SandboxUnavailable, SandboxGone, CapabilityRefused when
-        the backend has no networks."""
+        Raises SandboxBusy after `timeout` seconds, SandboxUnavailable (NodeUnhealthy while the breaker is
+        open), SandboxGone, CapabilityRefused when the backend has no networks."""
         loan = _SingleLoan(self, timeout)
         return loan if network is None else _connected(loan, network, on_connection)
 
@@ -163,11 +176,30 @@ class WarmPool:
             destroyed=destroyed,
             failed=failed,
             restarts=supply.restarts,
-            drifted=supply.drifted,
+            drifted=supply.drifted + self._watch.quarantined,
         )
+
+    def health(self) -> PoolHealth:
+        """Whether boxes are lent and if not why, as the last look saw it."""
+        return self._watch.health()
+
+    async def examine(self) -> PoolHealth:
+        """As `health`, but looks now, and asks the canary where the pool has one."""
+        await self._watch.examine()
+        return self.health()
 
     async def borrow(self, count: int, timeout: float | None) -> list[Box]:
         """Prefer `acquire`: what is borrowed must be given back by `give_back`."""
+        if self._fault is not None:
+            raise self._fault
+        self._breaker.admit()
+        try:
+            return await self._borrow(count, timeout)
+        except BaseException:
+            self._breaker.withdraw()
+            raise
+
+    async def _borrow(self, count: int, timeout: float | None) -> list[Box]:
         supply = self._started()
         if self._fault is not None:
             raise self._fault
@@ -189,6 +221,8 @@ class WarmPool:
 
     def give_back(self, boxes: list[Box]) -> None:
         """Destroys them; idempotent for a pool that was closed meanwhile. Never waits."""
+        failed = sum(getattr(box, "faults", 0) > 0 for box in boxes)
+        self._breaker.used(well=len(boxes) - failed, failed=failed)
         self._lent -= len(boxes)
         for box in boxes:
             if self._supply is not None:
@@ -244,6 +278,28 @@ class WarmPool:
             waiter = self._waiters.popleft()
             if not waiter.future.done():
                 waiter.future.set_exception(error)
+
+
+class _Ward:
+    """What of a pool its watch may do."""
+
+    def __init__(self, pool: WarmPool) -> None:
+        self._pool = pool
+
+    async def counts(self) -> tuple[int, int, int, int]:
+        return await self._pool._started().counts()
+
+    async def lend(self, timeout: float) -> Box:
+        (box,) = await self._pool._borrow(1, timeout)
+        return box
+
+    def take_back(self, box: Box, *, quarantine: bool) -> None:
+        self._pool._lent -= 1
+        supply = self._pool._supply
+        if quarantine and isinstance(supply, KeepingSupply):
+            supply.quarantine(box)
+        elif supply is not None:
+            supply.discard(box)
 
 
 class _Loan:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tiltyard.sandbox.backend import HasFileno, OnOutput
 from tiltyard.sandbox.errors import CapabilityRefused, FileFault, PortClosed, SandboxBusy, SandboxGone
 from tiltyard.sandbox.paths import HOME
-from tiltyard.sandbox.result import ExecResult
+from tiltyard.sandbox.result import ExecOutcome, ExecResult
 from tiltyard.sandbox.session import BoxSession
 from tiltyard.sandbox.state import BoxStats
 
@@ -66,6 +66,8 @@ class NativeBox(BoxFiles, BoxSession):
         """seconds that making it took, until it could take its first command"""
         self.environment: Mapping[str, str] = {}
         self.on_renewed: Callable[[], Awaitable[None]] | None = None
+        self.faults = 0
+        """commands that the platform failed (`infra_error`)"""
         self._path = path
         self._keeper = keeper
         self._processes: list[NativeProcess] = []
@@ -243,12 +245,15 @@ class NativeBox(BoxFiles, BoxSession):
         out, err = b"".join(heard.parts[1]), b"".join(heard.parts[2])
         if report is None:
             oom = await self._keeper.died_of_memory(self)
+            self.faults += not oom
             return lost(out, err, oom=oom, wall_seconds=time.monotonic() - started)
         if report.reason == wire.Reason.file:
             raise FileFault(f"cannot write the command's files: {os.strerror(report.error)}", report.error)
         if report.flags & wire.FLAG_STUCK:
             self._link.lose("processes in it could not be killed")
-        return result(report, out, err)
+        ended = result(report, out, err)
+        self.faults += ended.outcome is ExecOutcome.infra_error
+        return ended
 
     async def reset(self) -> None:
         if self._keeper.renew is None:

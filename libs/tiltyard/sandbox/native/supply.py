@@ -90,6 +90,10 @@ class NativeSupply:
         """Both ends let go: tilt-host kills the box's PID 1, and tilt-init would end by itself."""
         self._destroy(box, retire=False)
 
+    def quarantine(self, box: Box) -> None:
+        """See `tiltyard.sandbox.backend.KeepingSupply`."""
+        self._destroy(box, retire=True)
+
     def _destroy(self, box: Box, *, retire: bool) -> None:
         """`retire`: nor is its cell used again."""
         assert isinstance(box, NativeBox)
