@@ -5,6 +5,7 @@
 import asyncio
 import errno
 import socket
+import ssl
 from ast import literal_eval
 from ipaddress import ip_address
 
@@ -307,6 +308,47 @@ for raw in {SMUGGLED!r}:
     for raw, answer in zip(SMUGGLED, said, strict=True):
         assert answer.split()[1] in ("200", "400", "403", "501"), (raw, answer)
     assert len(town.records) == len(SMUGGLED)
+
+
+def greeting(name: str | None) -> bytes:
+    """What a TLS client says first."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name).do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize(
+    ("hello", "reason"),
+    [
+        (greeting("good.test"), Reason.done),
+        (greeting("GOOD.test"), Reason.done),
+        (greeting(None), Reason.done),
+        (b"\x17 no greeting", Reason.done),
+        (greeting("evil.test"), Reason.host_mismatch),
+        (greeting("good.test.evil.test"), Reason.host_mismatch),
+        (greeting("good.test").replace(b"good.test", b"evil\0test"), Reason.bad_request),
+        (b"\x16\x03\x01\x02\x00 no greeting" + b"x" * 600, Reason.bad_request),
+        (b"\x16\x03\x01", Reason.broken),
+    ],
+    ids=["same", "case", "nameless", "no TLS", "another", "longer", "NUL", "malformed", "cut off"],
+)
+def test_a_tls_greeting_goes_to_the_host_of_its_tunnel_alone(
+    town: Town, hello: bytes, reason: Reason
+) -> None:
+    """In three pieces, so that none of them is judged for the whole."""
+    code = """
+s, hello = tunnel(f"good.test:{sys.argv[1]}"), bytes.fromhex(sys.argv[2])
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+for part in hello[:1], hello[1:40], hello[40:]:
+    if part: s.sendall(part); time.sleep(.02)
+s.shutdown(1); rest(s)
+"""
+    town.play(code, hello.hex())
+    assert reasons(town) == [reason]
+    assert b"".join(town.server.heard) == (hello if reason is Reason.done else b"")
 
 
 @pytest.mark.parametrize(

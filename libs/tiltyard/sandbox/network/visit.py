@@ -13,6 +13,7 @@ import h11
 
 from .dial import dial
 from .exchange import new_server, pass_answer, send_request
+from .hello import HANDSHAKE, check
 from .lane import Lane
 from .policy import Network
 from .record import Account, Connection, Fault, Reason, Verdict, failed, refused
@@ -123,9 +124,29 @@ class Visit:
         self, early: bytes, readers: tuple[asyncio.StreamReader, asyncio.StreamReader], up: Lane, down: Lane
     ) -> None:
         """`early`: what the client sent before it was told that the tunnel stands."""
-        if early:
-            await up.send(early)
-        await self._both(_pump(readers[0], up), _pump(readers[1], down))
+
+        async def send() -> None:
+            await up.send(await self._greeting(early, readers[0]))
+            await _pump(readers[0], up)
+
+        await self._both(send(), _pump(readers[1], down))
+
+    async def _greeting(self, early: bytes, reader: asyncio.StreamReader) -> bytes:
+        """What the client says first; a TLS greeting is read whole, and judged, before any of it goes on."""
+        said = early or await reader.read(_CHUNK)
+        if not said.startswith(HANDSHAKE):
+            return said
+        seconds = self._way.network.request_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                while not check(said, self._account.host):
+                    more = await reader.read(_CHUNK)
+                    if not more:
+                        raise failed(Reason.broken, "the client went away within its TLS greeting")
+                    said += more
+        except TimeoutError as error:
+            raise refused(Reason.slow, f"the TLS greeting was not whole after {seconds} s") from error
+        return said
 
     async def _exchange(
         self,
