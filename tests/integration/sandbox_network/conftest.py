@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tiltyard.sandbox import Box, Connection, Limits, Network, WarmPool
-from tiltyard.sandbox.network import Door, attached
+from tiltyard.sandbox.network import Gate, attached
 
 T = TypeVar("T")
 
@@ -165,18 +165,18 @@ class Town:
                 network = self.network(*allow, **options)
                 async with attached(
                     box, network, on_connection=self.records.append, resolver=self.names
-                ) as door:
+                ) as gate:
                     said = await self.program(box, code, *arguments)
-                    await settle(door)
+                    await settle(gate)
                     return said
 
         return self.run(once())
 
 
-async def settle(door: Door, left: int = 0) -> None:
+async def settle(gate: Gate, left: int = 0) -> None:
     """Until what a program's end closed was noticed here too: so many connections are left."""
     for _ in range(2000):
-        if door.live <= left:
+        if gate.live <= left:
             return
         await asyncio.sleep(0.005)
 

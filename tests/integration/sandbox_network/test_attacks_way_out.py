@@ -76,9 +76,9 @@ def test_what_no_rule_names_is_refused_and_never_looked_up(
         async with town.servers(), town.pool.acquire(timeout=60) as box:
             network = town.network(allow)
             out = attached(box, network, on_connection=town.records.append, resolver=town.names)
-            async with out as door:
+            async with out as gate:
                 said = await town.program(box, code, town.secret.port)
-                await settle(door)
+                await settle(gate)
                 return said
 
     (said,) = town.run(play())
@@ -126,9 +126,9 @@ def test_hosts_in_odd_notations_lead_nowhere(town: Town) -> None:
             )
             network = town.network(*rules, private=["127.0.0.0/8", "::1/128"], connections_per_second=1000)
             out = attached(box, network, on_connection=town.records.append, resolver=town.names)
-            async with out as door:
+            async with out as gate:
                 said = await town.program(box, code, town.secret.port)
-                await settle(door)
+                await settle(gate)
                 return said
 
     for host, said in zip(ODD, town.run(play()), strict=True):
@@ -424,13 +424,13 @@ print(len(held) > 60, flush=True); time.sleep(600)
     async def play() -> list[int]:
         async with town.servers(), town.pool.acquire(timeout=60) as box:
             network = town.network(connections=4, connections_per_second=10_000)
-            async with attached(box, network, on_connection=town.records.append) as door:
+            async with attached(box, network, on_connection=town.records.append) as gate:
                 flood = await box.start(["python3", "-c", PRELUDE + code])
                 assert (await flood.more()).data == b"True\n", flood.output("stderr")
-                seen = [door.live]
+                seen = [gate.live]
                 while seen[-1] < 4 or len(seen) < 50:
                     await asyncio.sleep(0.005)
-                    seen.append(door.live)
+                    seen.append(gate.live)
                 return seen
 
     assert max(town.run(play())) == 4

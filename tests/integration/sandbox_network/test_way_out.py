@@ -125,7 +125,7 @@ def test_a_box_that_was_reset_has_its_way_out_again_and_old_connections_end(town
     async def play() -> tuple[list[str], list[str]]:
         async with town.servers(), town.pool.acquire(timeout=60) as box:
             network = town.network("good.test")
-            async with attached(box, network, on_connection=town.records.append, resolver=town.names) as door:
+            async with attached(box, network, on_connection=town.records.append, resolver=town.names) as gate:
                 old = await box.start(
                     [
                         "python3",
@@ -135,10 +135,10 @@ def test_a_box_that_was_reset_has_its_way_out_again_and_old_connections_end(town
                 )
                 await old.more()
                 before = await town.program(box, GET)
-                await settle(door, left=1)
+                await settle(gate, left=1)
                 await box.reset()
                 after = await town.program(box, GET)
-                await settle(door)
+                await settle(gate)
                 return before, after
 
     town.names = Names({"good.test": [[OPEN]]})

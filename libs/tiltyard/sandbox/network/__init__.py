@@ -4,7 +4,7 @@ Guarantees: the box itself has loopback alone; whatever leaves it goes through a
 outside, to an address that was checked after its name was resolved.
 Does not: look inside what is encrypted. An allowed host can pass on whatever it is sent."""
 
-from .door import Door, attached
+from .gate import Gate, attached
 from .policy import Network
 from .record import Connection, OnConnection, Reason, Verdict
 from .resolver import Resolver, SystemResolver
@@ -13,7 +13,7 @@ from .shape import Shape
 
 __all__ = [
     "Connection",
-    "Door",
+    "Gate",
     "Network",
     "OnConnection",
     "Reason",

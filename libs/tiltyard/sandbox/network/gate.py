@@ -24,7 +24,7 @@ _REST_SECONDS = 0.1
 _GONE = "the box was given back, reset or destroyed"
 
 
-class Door:
+class Gate:
     """Prefer `attached`, or `WarmPool.acquire(network=…)`."""
 
     def __init__(
@@ -135,11 +135,11 @@ async def attached(
     *,
     on_connection: OnConnection | None = None,
     resolver: Resolver | None = None,
-) -> AsyncIterator[Door]:
+) -> AsyncIterator[Gate]:
     """A way out of a box until the end of the context. Raises PortClosed, CapabilityRefused, SandboxGone."""
-    door = Door(box, network, on_connection=on_connection, resolver=resolver)
+    gate = Gate(box, network, on_connection=on_connection, resolver=resolver)
     try:
-        await door.open()
-        yield door
+        await gate.open()
+        yield gate
     finally:
-        door.close()
+        gate.close()
