@@ -3,7 +3,7 @@
 Guarantees: a table shows what the API tells, and nothing that it does not.
 Does not: reach runners; the dispatcher acts on the rows."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -131,12 +131,25 @@ def _row(entry: "QueueEntry") -> tuple[object, ...]:
     )
 
 
+class Cap(click.ParamType):
+    """A number, or `none` to take a cap away."""
+
+    name = "N|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if value == "none":
+            return value
+        return click.IntRange(0).convert(value, param, ctx)
+
+
 @queue.command()
-@click.option("--tenant", help="Whose limits to set.")
-@click.option("--pool", help="The pool whose cap to set.")
-@click.option("--weight", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True)
-@click.option("--max-running", type=click.IntRange(0), help="Most rollouts granted at once.")
-@click.option("--max-queued", type=click.IntRange(0), help="Queued rollouts at which no run is taken.")
+@click.option("--tenant", help="Whose limits to change.")
+@click.option("--pool", help="The pool whose limits to change.")
+@click.option("--image", help="The image, as tasks name it, whose cap to change.")
+@click.option("--weight", type=click.FloatRange(0, min_open=True), help="Of a tenant, against the others.")
+@click.option("--max-running", type=Cap(), help="Most rollouts granted at once.")
+@click.option("--max-queued", type=Cap(), help="Of a tenant: queued rollouts at which no run is taken.")
+@click.option("--headroom", type=click.IntRange(0), help="Of a pool: slots that only high runs may take.")
 @reporting
 @reaching
 def limit(
@@ -144,22 +157,31 @@ def limit(
     client: "Client",
     tenant: str | None,
     pool: str | None,
-    weight: float,
-    max_running: int | None,
-    max_queued: int | None,
+    image: str | None,
+    **given: object,
 ) -> None:
-    """Set the weight and caps of a tenant, or the cap of a pool; what is left out has no cap.
+    """Change the limits of a tenant, a pool or an image; what is left out stays as it is.
 
     \b
       tiltyard queue limit --tenant default --weight 2 --max-running 500
-      tiltyard queue limit --pool gpu --max-running 64
+      tiltyard queue limit --pool gpu --max-running none --headroom 8
+      tiltyard queue limit --image browser --max-running 20
     """
-    from tiltyard.contracts.http import PoolLimits, TenantLimits
+    from tiltyard.contracts.http import ImageLimits, PoolLimits, TenantLimits
 
-    if (tenant is None) == (pool is None):
-        raise click.UsageError("give --tenant or --pool, one of them")
-    if pool is not None:
-        out.result(client.limit_pool(pool, PoolLimits(max_running=max_running)), lambda: f"{pool} is set")
-        return
-    limits = TenantLimits(weight=weight, max_running=max_running, max_queued=max_queued)
-    out.result(client.limit_tenant(tenant or "", limits), lambda: f"{tenant} is set")
+    kinds = {"tenant": (tenant, TenantLimits), "pool": (pool, PoolLimits), "image": (image, ImageLimits)}
+    named = [(kind, name, model) for kind, (name, model) in kinds.items() if name is not None]
+    if len(named) != 1:
+        raise click.UsageError("give --tenant, --pool or --image, one of them")
+    ((kind, name, model),) = named
+    change = {key: None if value == "none" else value for key, value in given.items() if value is not None}
+    if odd := sorted(change.keys() - model.model_fields.keys()):
+        raise click.UsageError(
+            f"the limits of {kind}s have no {', '.join('--' + o.replace('_', '-') for o in odd)}"
+        )
+    if not change:
+        settable = ", ".join("--" + field.replace("_", "-") for field in model.model_fields)
+        raise click.UsageError(f"nothing is given to change; the limits of {kind}s are {settable}")
+    send = {"tenant": client.limit_tenant, "pool": client.limit_pool, "image": client.limit_image}[kind]
+    now = send(name, model(**change))  # type: ignore[arg-type]
+    out.result(now, lambda: out.table([kind, *type(now).model_fields], [(name, *now.model_dump().values())]))

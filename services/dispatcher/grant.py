@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from tiltyard.contracts.messages import ADMIT, GRADE, runner_topic
 from tiltyard.core.accounts import accrued, closed
-from tiltyard.core.deal import deal
-from tiltyard.core.fairness import Grant, Pool
+from tiltyard.core.deal import deal_all
+from tiltyard.core.fairness import Grant
 from tiltyard.queue import Publisher
 from tiltyard.store import accounts, admissions, gradings, leadership, pools, rollouts
 from tiltyard.store.database import UnitOfWork
@@ -31,7 +31,7 @@ def grant(work: UnitOfWork, leader: Leader, publisher: Publisher) -> int:
     with work() as session:
         leadership.still(session, leader)
         market = pools.market(session)
-        grants = [g for pool in market.pools for g in _deal(session, market, pool)]
+        grants = _deal(session, market)
         granted = rollouts.grant(
             session,
             [
@@ -49,14 +49,18 @@ def grant(work: UnitOfWork, leader: Leader, publisher: Publisher) -> int:
     return len(granted)
 
 
-def _deal(session: Session, market: Market, pool: Pool) -> tuple[Grant, ...]:
-    """The grants of one pool, with its accounts brought up to date."""
-    if pool.name not in market.since and not any(run.waiting for run in pool.runs):
-        return ()
-    pool = accrued(pool, seconds=market.seconds(pool.name))
-    dealt = deal(pool, now=market.at)
-    accounts.save(session, closed(pool, dealt.grants), dealt.grants, at=market.at)
-    return dealt.grants
+def _deal(session: Session, market: Market) -> list[Grant]:
+    """The grants of every pool, with its accounts brought up to date."""
+    concerned = [
+        accrued(pool, seconds=market.seconds(pool.name))
+        for pool in market.pools
+        if pool.name in market.since or any(run.waiting for run in pool.runs)
+    ]
+    grants: list[Grant] = []
+    for pool, dealt in deal_all(concerned, now=market.at):
+        accounts.save(session, closed(pool, dealt.grants), dealt.grants, at=market.at)
+        grants += dealt.grants
+    return grants
 
 
 def _new_trace(rollout_id: str, incarnation: str) -> str:

@@ -6,8 +6,8 @@ Does not: choose (`core.preemption`), nor wait: what has not yielded in its grac
 
 from sqlalchemy.orm import Session
 
-from tiltyard.core.deal import deal
-from tiltyard.core.fairness import Pool
+from tiltyard.core.deal import deal_all
+from tiltyard.core.fairness import Dealt, Pool
 from tiltyard.core.preemption import CURABLE, preempt
 from tiltyard.store import leadership, pools, preemptions
 from tiltyard.store.database import UnitOfWork
@@ -25,12 +25,12 @@ def take_back(work: UnitOfWork, leader: Leader) -> int:
         if not preemptions.thinkable(session):
             return 0
         market = pools.market(session, fewest=HEADS)
-        return sum(_take_back(session, market, pool) for pool in market.pools)
+        dealt = deal_all(market.pools, now=market.at)
+        return sum(_take_back(session, market, pool, d) for pool, d in dealt)
 
 
-def _take_back(session: Session, market: Market, pool: Pool) -> int:
-    refusals = deal(pool, now=market.at).refusals
-    refused = [run for run in pool.runs if refusals.get(run.id) in CURABLE]
+def _take_back(session: Session, market: Market, pool: Pool, dealt: Dealt) -> int:
+    refused = [run for run in pool.runs if dealt.refusals.get(run.id) in CURABLE]
     if not refused:
         return 0
     crew = preemptions.crew(session, pool.name)

@@ -55,9 +55,12 @@ class Client:
         answer = self._transport.request("POST", path, body=content)
         return parse(model, answer.json(), what=f"answer of {path}")
 
-    def _put(self, model: type[D], path: str, body: Document) -> D:
-        answer = self._transport.request("PUT", path, body=canonical_json(body))
-        return parse(model, answer.json(), what=f"answer of {path}")
+    def _patch(self, model: type[D], path: str, change: Document) -> D:
+        """Send what was set of a document, and nothing that it fills in by itself."""
+        body = canonical_json(change.model_dump(mode="json", exclude_unset=True))
+        return parse(
+            model, self._transport.request("PATCH", path, body=body).json(), what=f"answer of {path}"
+        )
 
     def _list(self, model: type[D], path: str, *, page: int = 200, **query: Any) -> Iterator[D]:
         cursor: str | None = None
@@ -234,10 +237,15 @@ class Client:
         return self._get(http.QueueView, "/v1/queue")
 
     def limit_tenant(self, tenant: str, limits: http.TenantLimits) -> http.TenantLimits:
-        return self._put(http.TenantLimits, f"/v1/tenants/{quote(tenant, safe='')}/limits", limits)
+        """Change what `limits` sets; what they are now."""
+        return self._patch(http.TenantLimits, f"/v1/tenants/{quote(tenant, safe='')}/limits", limits)
 
     def limit_pool(self, pool: str, limits: http.PoolLimits) -> http.PoolLimits:
-        return self._put(http.PoolLimits, f"/v1/pools/{quote(pool, safe='')}/limits", limits)
+        """Change what `limits` sets; what they are now."""
+        return self._patch(http.PoolLimits, f"/v1/pools/{quote(pool, safe='')}/limits", limits)
+
+    def limit_image(self, image: str, limits: http.ImageLimits) -> http.ImageLimits:
+        return self._patch(http.ImageLimits, f"/v1/images/{quote(image, safe='')}/limits", limits)
 
     def ready(self) -> http.Health:
         """Whether the registry can work; one that cannot answers with `ApiError`."""

@@ -309,20 +309,30 @@ class PriorityOrder(Document):
 
 
 class TenantLimits(Document):
-    """`PUT /v1/tenants/{tenant}/limits`; None: no cap."""
+    """`PATCH /v1/tenants/{tenant}/limits`: what is left out stays as it is; null: no cap."""
 
     weight: float = Field(default=1.0, gt=0, le=1_000_000)
     """Part of a contended pool, against other tenants."""
-    max_running: int | None = Field(default=None, ge=0)
+    max_running: int | None = Field(default=None, ge=0, lt=2**31)
     """Most rollouts granted at once."""
-    max_queued: int | None = Field(default=None, ge=0)
+    max_queued: int | None = Field(default=None, ge=0, lt=2**31)
     """QUEUED rollouts at which no new run is taken (429)."""
 
 
 class PoolLimits(Document):
-    """`PUT /v1/pools/{pool}/limits`; None: no cap."""
+    """`PATCH /v1/pools/{pool}/limits`: what is left out stays as it is; null: no cap."""
 
-    max_running: int | None = Field(default=None, ge=0)
+    max_running: int | None = Field(default=None, ge=0, lt=2**31)
+    """Most rollouts granted at once."""
+    headroom: int = Field(default=0, ge=0, lt=2**31)
+    """Slots that only runs of the class `high` may take."""
+
+
+class ImageLimits(Document):
+    """`PATCH /v1/images/{image}/limits`; null: no cap."""
+
+    max_running: int | None = Field(ge=0, lt=2**31)
+    """Most rollouts of the image granted at once, in all pools together."""
 
 
 class PoolView(Document):
@@ -336,6 +346,8 @@ class PoolView(Document):
     queued: int
     aboard: int
     max_running: int | None
+    headroom: int
+    """Slots that are kept for runs of the class `high`."""
     oldest_queued_at: datetime | None
     slots: int
     cpu: float

@@ -4,8 +4,9 @@ Guarantees: the rule of `core.fairness` at every single bundle; members of a gro
 other; one runner is emptied for the longest waiting rollout that needs more room than there is in one place.
 Does not: remember anything between turns."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tiltyard.core.capacity import Capacity, least
@@ -59,6 +60,8 @@ class Deal:
         self._queues = [self._queue(run) for run in pool.runs if run.waiting]
         self._smallest = least(w.demand for q in self._queues for w in q.run.waiting)
         self._aboard = sum(r.aboard for r in pool.runners)
+        self._lendable, self._lent = pool.lendable, pool.lent
+        self._images = dict(pool.images)
         self._grants: list[Grant] = []
 
     def _party(self, who: Tenant | Run) -> _Party:
@@ -94,14 +97,21 @@ class Deal:
         """Queues with something to try that no cap stops."""
         return [q for q in self._queues if q.bundles and self._capped(q) is None]
 
-    def _capped(self, queue: _Queue) -> Refusal | None:
+    def _capped(self, queue: _Queue, item: Waiting | None = None) -> Refusal | None:
+        """What keeps this item, or the head of the queue, waiting whatever room there is."""
         if queue.party.room <= 0:
             return Refusal.RUN_CAP
         if self._tenants[queue.run.tenant].room <= 0:
             return Refusal.TENANT_CAP
         if self._pool.cap is not None and self._aboard >= self._pool.cap:
             return Refusal.POOL_CAP
+        asked = (item or queue.head).demand.slots
+        if self._pool.headroom and queue.own_rank and self._lent + asked > self._lendable:
+            return Refusal.HEADROOM
         return None
+
+    def _is_barred(self, item: Waiting) -> bool:
+        return self._images.get(item.image, 1) <= 0
 
     def _next(self) -> _Queue | None:
         """Whose turn it is."""
@@ -131,10 +141,12 @@ class Deal:
     def _serve(self, queue: _Queue) -> None:
         """Grant the first bundle as far as there is room for it."""
         for item in queue.bundles.pop(0):
-            if self._left <= 0 or self._capped(queue) is not None:
+            if self._left <= 0 or self._capped(queue, item) is not None:
                 queue.bundles.insert(0, [item])
                 return
-            if not self._give(queue, item):
+            if self._is_barred(item):
+                queue.refusal = queue.refusal or Refusal.IMAGE_CAP
+            elif not self._give(queue, item):
                 queue.refusal = queue.refusal or self._why_unplaced(item)
 
     def _give(self, queue: _Queue, item: Waiting) -> bool:
@@ -146,6 +158,9 @@ class Deal:
         )
         self._left -= 1
         self._aboard += 1
+        self._lent += item.demand.slots if queue.own_rank else 0
+        if item.image in self._images:
+            self._images[item.image] -= 1
         for party in (queue.party, self._tenants[queue.run.tenant]):
             party.aboard += 1
             party.usage = party.usage + item.demand
@@ -174,7 +189,8 @@ class Deal:
         for bundle in queue.bundles:
             for item in bundle:
                 patient = self._now - item.queued_at >= HOLD_AFTER
-                if patient and (item.alone or not item.demand.fits(self._smallest)):
+                hard = item.alone or not item.demand.fits(self._smallest)
+                if patient and hard and not self._is_barred(item):
                     yield item
 
     def _is_past_its_share(self, queue: _Queue, queues: list[_Queue], item: Waiting) -> bool:
@@ -201,3 +217,19 @@ class Deal:
 def deal(pool: Pool, *, now: datetime, most: int = 512) -> Dealt:
     """Grants of one turn, at most `most`, and why the rest waits."""
     return Deal(pool, now=now, most=most).play()
+
+
+def deal_all(pools: Iterable[Pool], *, now: datetime) -> Iterator[tuple[Pool, Dealt]]:
+    """Grants of one turn in each pool; caps of tenants and images count what the pools before it gave."""
+    tenants: Counter[str] = Counter()
+    images: Counter[str] = Counter()
+    for pool in pools:
+        left = {name: room - images[name] for name, room in pool.images.items()}
+        parties = {k: replace(t, aboard=t.aboard + tenants[k]) for k, t in pool.tenants.items()}
+        dealt = deal(replace(pool, images=left, tenants=parties), now=now)
+        granted = {g.rollout for g in dealt.grants}
+        for run in pool.runs:
+            mine = [w for w in run.waiting if w.rollout in granted]
+            tenants[run.tenant] += len(mine)
+            images.update(w.image for w in mine)
+        yield pool, dealt

@@ -54,6 +54,8 @@ class Waiting:
     queued_at: datetime
     alone: bool = False
     preemptions: int = 0
+    image: str = ""
+    """Its image, where that has a cap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,20 @@ class Pool:
     cap: int | None = None
     capacity: Capacity = field(default=NOTHING)
     """Of all its runners together."""
+    headroom: int = 0
+    """Slots that only runs of the highest class may take."""
+    images: Mapping[str, int] = field(default_factory=dict[str, int])
+    """How many more rollouts of each image that has a cap may be aboard, in all pools together."""
+
+    @property
+    def lendable(self) -> int:
+        """Slots that runs below the highest class may hold together."""
+        return sum(r.used.slots if r.draining else r.capacity.slots for r in self.runners) - self.headroom
+
+    @property
+    def lent(self) -> int:
+        """Slots that they hold."""
+        return sum(r.usage.slots for r in self.runs if r.priority is not Priority.HIGH)
 
 
 def rank(run: Run, now: datetime) -> int:
@@ -144,6 +160,10 @@ class Refusal(StrEnum):
     """The tenant has as many rollouts aboard as it may."""
     POOL_CAP = "pool_cap"
     """The pool has as many rollouts aboard as it may."""
+    IMAGE_CAP = "image_cap"
+    """As many rollouts of its image are aboard as may be."""
+    HEADROOM = "headroom"
+    """What is free is kept for runs of the highest class."""
     FULL = "full"
     """It waits for its share of capacity that others hold."""
 

@@ -3,7 +3,8 @@
 Guarantees: only what was granted in a strictly lower class yields, to a run's own class and never to what
 ageing made of it: so no two runs can take the same place from each other for ever. Nobody is chosen that
 could have been spared, nobody that has yielded `BOOST_AFTER` times, nobody that has just begun; what is being
-freed already is counted before anybody is chosen. Caps hold: who is at one takes a place that the cap counts.
+freed already is counted before anybody is chosen. Caps and headroom hold: who is at one takes a place that it
+counts.
 Does not: take anything itself: victims are told, and have a grace (`store.preemptions`); nor does it empty a
 runner for what must be alone (`core.deal` does).
 
@@ -12,7 +13,7 @@ pkg/scheduler/preemption)."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tiltyard.core.capacity import NOTHING, Capacity
@@ -28,7 +29,7 @@ PART_AT_ONCE = 0.5
 PART_A_MINUTE = 1.0
 """Part of a pool's slots that may be told to yield within a minute."""
 MINUTE = timedelta(seconds=60)
-CURABLE = frozenset({Refusal.FULL, Refusal.TENANT_CAP, Refusal.POOL_CAP})
+CURABLE = frozenset({Refusal.FULL, Refusal.TENANT_CAP, Refusal.POOL_CAP, Refusal.HEADROOM})
 """Why work may wait and yet be served once something lower has yielded."""
 
 
@@ -85,7 +86,7 @@ def preempt(pool: Pool, crew: Crew, *, waiting: Iterable[Run], now: datetime) ->
     patient = [run for run in waiting if any(now - w.queued_at >= WAIT_FIRST for w in run.waiting)]
     for run in sorted(patient, key=lambda r: (r.priority.rank, min(w.queued_at for w in r.waiting), r.id)):
         for item in (w for bundle in in_order(run.waiting) for w in bundle):
-            if now - item.queued_at < WAIT_FIRST or item.alone:
+            if now - item.queued_at < WAIT_FIRST or item.alone or turn.is_barred(item):
                 continue
             if not turn.provide(run, item):
                 break
@@ -103,6 +104,7 @@ class _Turn:
         self._usage = {t.id: t.usage for t in pool.tenants.values()}
         self._aboard = Counter({t.id: t.aboard for t in pool.tenants.values()})
         self._total = sum(r.aboard for r in pool.runners)
+        self._lent, self._images = pool.lent, dict(pool.images)
         self._runs = Counter({r.id: r.aboard for r in pool.runs})
         for gone in (*crew.yielding, *crew.stopping):
             self._leaves(gone)
@@ -110,6 +112,10 @@ class _Turn:
         self._asked = 0
         self._spent = False
         self.chosen: list[Preemption] = []
+
+    def is_barred(self, item: Waiting) -> bool:
+        """Whether its image has as many aboard as may be: nobody needs to yield to it."""
+        return self._images.get(item.image, 1) <= 0
 
     def provide(self, run: Run, item: Waiting) -> bool:
         """Find a place for a rollout, by victims where there is no other; whether there is one."""
@@ -141,7 +147,10 @@ class _Turn:
             if may_yield(a, rank=rank, now=self._now) and (not of_its_own or a.tenant == run.tenant)
         )
         fewest = max(of_its_own, _beyond(self._total + 1, self._pool.cap))
-        return minimal(item.demand, self._room[name], able, fewest=fewest)
+        room = self._room[name]
+        if rank and self._pool.headroom:
+            room = replace(room, slots=min(room.slots, self._pool.lendable - self._lent))
+        return minimal(item.demand, room, able, fewest=fewest)
 
     def _is_allowed(self, slots: int) -> bool:
         """Whether so many more may be told to yield; one demand alone may exceed what is allowed at once."""
@@ -159,6 +168,9 @@ class _Turn:
         self._runs[run.id] += 1
         self._aboard[run.tenant] += 1
         self._total += 1
+        self._lent += item.demand.slots if run.priority.rank else 0
+        if item.image in self._images:
+            self._images[item.image] -= 1
         if victims:
             self._kept_for[name] = min(self._kept_for[name], run.priority.rank)
             self._staying.without(victims, self._borrowers())
@@ -170,6 +182,7 @@ class _Turn:
         self._usage[one.tenant] = self._usage.get(one.tenant, NOTHING) - one.demand
         self._aboard[one.tenant] -= 1
         self._total -= 1
+        self._lent -= one.demand.slots if one.rank else 0
 
     def _loss(self, victims: Sequence[Aboard]) -> tuple[bool, bool, int, int, float]:
         """Least where nobody has to yield, then where the least is lost."""

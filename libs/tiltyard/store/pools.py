@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import Row, Text, bindparam, text
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
+from tiltyard.contracts.http import PoolLimits
 from tiltyard.core.capacity import NOTHING, Capacity, total
 from tiltyard.core.fairness import Pool, Priority, Run, Tenant, Waiting
-from tiltyard.store import accounts, fleet
+from tiltyard.store import accounts, fleet, limits
 from tiltyard.store.database import now
 from tiltyard.store.moves import Key
 
@@ -49,9 +51,11 @@ SELECT run.id AS run_id, run.tenant_id, run.config->>'priority' AS priority,
     (run.config->'rollouts'->>'max_running')::bigint AS cap, head.*
 FROM runs run
 LEFT JOIN LATERAL (
-    SELECT r.id, r.group_id, r.fence, r.queued_at, r.alone, r.preemptions, r.slots, r.cpu, r.memory_mb, r.gpu
+    SELECT r.id, r.version_id, r.group_id, r.fence, r.queued_at, r.alone, r.preemptions, r.slots, r.cpu,
+        r.memory_mb, r.gpu
     FROM rollouts r
     WHERE r.run_id = run.id AND r.state = 'QUEUED' AND r.not_before <= statement_timestamp()
+    AND r.version_id <> ALL(:full)
     ORDER BY r.id LIMIT :each
 ) head ON true
 WHERE run.state = 'RUNNING' AND run.kind <> 'sft'
@@ -75,17 +79,6 @@ def capacity_of(row: Row[Any]) -> Capacity:
     return Capacity(slots=row.slots, cpu=row.cpu, memory_mb=row.memory_mb, gpu=row.gpu)
 
 
-def limit(session: Session, name: str, *, max_running: int | None) -> None:
-    """Set the cap of a pool; None: no cap."""
-    session.execute(
-        text(
-            "INSERT INTO pools (name, max_running) VALUES (:name, :cap)"
-            " ON CONFLICT (name) DO UPDATE SET max_running = :cap"
-        ),
-        {"name": name, "cap": max_running},
-    )
-
-
 @dataclass(slots=True)
 class _Held:
     """What a run holds."""
@@ -104,12 +97,22 @@ def market(session: Session, *, most: int = MOST_AT_ONCE, fewest: int = 1) -> Ma
         runners[runner.pool].append(runner)
     free = sum(max(0, r.room.slots) for rs in runners.values() for r in rs)
     held = _held(session)
-    runs, keys = _runs(session, held, each=min(most, free) if free else fewest)
+    images = limits.images(session)
+    runs, keys = _runs(session, held, images, each=min(most, free) if free else fewest)
     tenants = _tenants(session, {r.tenant for rs in runs.values() for r in rs}, held)
-    caps = {r.name: r.max_running for r in session.execute(text("SELECT name, max_running FROM pools"))}
+    capped = limits.pools(session)
     books, since = accounts.load(session)
     pools = tuple(
-        _pool(name, tuple(runners[name]), tuple(runs[name]), tenants, held, books, caps.get(name))
+        _pool(
+            name,
+            tuple(runners[name]),
+            tuple(runs[name]),
+            tenants,
+            held,
+            books,
+            capped.get(name, UNLIMITED),
+            images.left,
+        )
         for name in sorted({*runners, *runs})
     )
     return Market(pools=pools, keys=keys, at=now(session), since=since)
@@ -123,7 +126,7 @@ def _held(session: Session) -> dict[str, _Held]:
 
 
 def _runs(
-    session: Session, held: Mapping[str, _Held], *, each: int
+    session: Session, held: Mapping[str, _Held], images: limits.Images, *, each: int
 ) -> tuple[dict[str, list[Run]], dict[str, Key]]:
     living = session.execute(
         text("SELECT count(*) FROM runs WHERE state = 'RUNNING' AND kind <> 'sft'")
@@ -132,11 +135,12 @@ def _runs(
     waiting: dict[str, list[Waiting]] = defaultdict(list)
     keys: dict[str, Key] = {}
     first: dict[str, Row[Any]] = {}
-    for row in session.execute(text(_WAITING), {"each": min(heads, MOST_AT_ONCE)}):
+    values = {"each": min(heads, MOST_AT_ONCE), "full": list(images.full)}
+    for row in session.execute(text(_WAITING).bindparams(bindparam("full", type_=ARRAY(Text))), values):
         first.setdefault(row.run_id, row)
         if row.id is not None:
             keys[row.id] = Key(rollout_id=row.id, fence=row.fence)
-            waiting[row.run_id].append(_waiting(row))
+            waiting[row.run_id].append(_waiting(row, images.of.get(row.version_id, "")))
     runs: dict[str, list[Run]] = defaultdict(list)
     for run_id, row in first.items():
         mine = held.get(run_id, _Held(row.tenant_id, row.pool))
@@ -155,7 +159,7 @@ def _runs(
     return runs, keys
 
 
-def _waiting(row: Row[Any]) -> Waiting:
+def _waiting(row: Row[Any], image: str) -> Waiting:
     return Waiting(
         rollout=row.id,
         group=row.group_id,
@@ -163,6 +167,7 @@ def _waiting(row: Row[Any]) -> Waiting:
         queued_at=row.queued_at,
         alone=row.alone,
         preemptions=row.preemptions,
+        image=image,
     )
 
 
@@ -186,14 +191,17 @@ def _pool(
     tenants: Mapping[str, Tenant],
     held: Mapping[str, _Held],
     books: Mapping[accounts.Name, accounts.Book],
-    cap: int | None,
+    limit: PoolLimits,
+    images: Mapping[str, int],
 ) -> Pool:
     here = [h for h in held.values() if h.pool == name]
     present = {r.tenant for r in runs} | {h.tenant for h in here}
     return Pool(
         name=name,
         runners=runners,
-        cap=cap,
+        cap=limit.max_running,
+        headroom=limit.headroom,
+        images=images,
         capacity=total(r.capacity for r in runners),
         tenants={
             key: _tenant(
@@ -208,6 +216,7 @@ def _pool(
 
 
 NO_BOOK = accounts.Book()
+UNLIMITED = PoolLimits()
 
 
 def _tenant(tenant: Tenant, usage: Capacity, book: accounts.Book) -> Tenant:

@@ -54,16 +54,3 @@ def _queued(session: Session, tenant_id: str) -> tuple[int, int] | None:
         {"id": tenant_id},
     ).scalar_one()
     return waiting, cap
-
-
-def limit(
-    session: Session, tenant_id: str, *, weight: float, max_running: int | None, max_queued: int | None
-) -> None:
-    """Set a tenant's weight and caps, making the tenant where there is none."""
-    ensure(session, tenant_id)
-    session.execute(
-        text(
-            "UPDATE tenants SET weight = :weight, max_running = :running, max_queued = :queued WHERE id = :id"
-        ),
-        {"id": tenant_id, "weight": weight, "running": max_running, "queued": max_queued},
-    )

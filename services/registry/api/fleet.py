@@ -3,15 +3,17 @@
 Guarantees: an order is a row that the dispatcher finds at its next turn.
 Does not: reach a runner; its next heartbeat tells it."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy.orm import Session
 
-from services.registry.ports import Using
-from tiltyard.contracts.document import parse
+from services.registry.ports import Ports, Using
+from tiltyard.contracts.document import Document, parse
 from tiltyard.contracts.http import (
     DrainOrder,
+    ImageLimits,
     Page,
     PoolLimits,
     QueueView,
@@ -19,13 +21,15 @@ from tiltyard.contracts.http import (
     TenantLimits,
 )
 from tiltyard.contracts.messages import DISPATCH
-from tiltyard.store import fleet, pools, tenants
+from tiltyard.store import fleet, limits
 from tiltyard.store.views import queue
 from tiltyard.store.views import rollouts as views
 from tiltyard.web import body
 from tiltyard.web.openapi import takes
+from tiltyard.web.problem import Refusal
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
+L = TypeVar("L", bound=Document)
 NamePath = Annotated[str, Path(min_length=1, max_length=200)]
 
 
@@ -57,29 +61,35 @@ async def show_queue(ports: Using) -> QueueView:
     return await ports.work.run(queue.queue, ports.tenant)
 
 
-@router.put("/tenants/{tenant}/limits", openapi_extra=takes(TenantLimits))
+@router.patch("/tenants/{tenant}/limits", openapi_extra=takes(TenantLimits))
 async def limit_tenant(tenant: NamePath, request: Request, ports: Using) -> TenantLimits:
-    """Set a tenant's weight and caps."""
-    given = parse(TenantLimits, await body.values(request, what="tenant limits"), what="tenant limits")
-
-    def work(session: Session) -> None:
-        tenants.limit(
-            session,
-            tenant,
-            weight=given.weight,
-            max_running=given.max_running,
-            max_queued=given.max_queued,
-        )
-
-    await ports.work.run(work)
-    ports.publisher.announce(DISPATCH)
-    return given
+    """Change a tenant's weight and caps; what is left out stays as it is."""
+    return await _change(limits.set_tenant, tenant, TenantLimits, "tenant limits", request, ports)
 
 
-@router.put("/pools/{pool}/limits", openapi_extra=takes(PoolLimits))
+@router.patch("/pools/{pool}/limits", openapi_extra=takes(PoolLimits))
 async def limit_pool(pool: NamePath, request: Request, ports: Using) -> PoolLimits:
-    """Set the cap of a pool."""
-    given = parse(PoolLimits, await body.values(request, what="pool limits"), what="pool limits")
-    await ports.work.run(pools.limit, pool, max_running=given.max_running)
+    """Change the cap and the headroom of a pool; what is left out stays as it is."""
+    return await _change(limits.set_pool, pool, PoolLimits, "pool limits", request, ports)
+
+
+@router.patch("/images/{image}/limits", openapi_extra=takes(ImageLimits))
+async def limit_image(image: NamePath, request: Request, ports: Using) -> ImageLimits:
+    """Set the cap of an image, as tasks name it."""
+    return await _change(limits.set_image, image, ImageLimits, "image limits", request, ports)
+
+
+async def _change(
+    change: Callable[[Session, str, L], L],
+    name: str,
+    model: type[L],
+    what: str,
+    request: Request,
+    ports: Ports,
+) -> L:
+    given = await body.document(request, model, what=what)
+    if not given.model_fields_set:
+        raise Refusal(422, f"nothing is given to change; {what} are {', '.join(model.model_fields)}")
+    now = await ports.work.run(change, name, given)
     ports.publisher.announce(DISPATCH)
-    return given
+    return now

@@ -8,9 +8,10 @@ import pytest
 
 from services.dispatcher.loop import Loop
 from tests.integration.store.world import World
+from tiltyard.contracts.http import ImageLimits, PoolLimits
 from tiltyard.core.capacity import Capacity
 from tiltyard.core.ledger import reconcile
-from tiltyard.store import fleet, ledger
+from tiltyard.store import fleet, ledger, limits
 
 WITHIN = 0.05
 
@@ -106,6 +107,46 @@ def test_caps_of_run_tenant_and_pool_hold(world: World, loop: Loop) -> None:
 
     held = Counter(world.column("SELECT run_id FROM rollouts WHERE state = 'GRANTED'"))
     assert held == {capped: 1, mate: 2, other: 4}
+
+
+def test_the_cap_of_an_image_holds_up_no_other(world: World, loop: Loop) -> None:
+    """Though all that stands at the head of the queue is of the capped one."""
+    run, other = (world.train(published=False) for _ in range(2))
+    browser = world.group(run, 40)
+    world.sql(
+        "UPDATE task_versions SET public = jsonb_set(public, '{environment,image}', '\"browser\"')"
+        " WHERE id IN (SELECT version_id FROM rollouts)"
+    )
+    plain = world.group(other, 2)
+    with world.work() as session:
+        limits.set_image(session, "browser", ImageLimits(max_running=3))
+    me = world.join(slots=20)
+
+    for _ in range(3):
+        loop.turn()
+    held = Counter(world.column("SELECT run_id FROM rollouts WHERE state = 'GRANTED'"))
+    assert held == {run: 3, other: 2}
+
+    world.produce([c.key for c in world.claim(me)])
+    loop.turn()
+    assert world.states(browser).count("GRANTED") == 3
+    assert world.states(plain) == ["PRODUCED"] * 2
+
+
+def test_headroom_is_kept_free_for_a_burst(world: World, loop: Loop) -> None:
+    low, high = (world.train(priority=p, published=False) for p in ("low", "high"))
+    world.group(low, 9)
+    with world.work() as session:
+        limits.set_pool(session, "default", PoolLimits(headroom=3))
+    world.join(slots=8)
+    loop.turn()
+    loop.turn()
+    assert world.value("SELECT count(*) FROM rollouts WHERE state = 'GRANTED'") == 5
+
+    burst = world.group(high, 4)
+    loop.turn()
+
+    assert world.states(burst) == ["GRANTED"] * 3 + ["QUEUED"]
 
 
 def test_a_demand_goes_where_it_fits_in_every_component(world: World, loop: Loop) -> None:

@@ -102,21 +102,85 @@ def test_a_run_that_could_never_start_is_refused_at_once(
 
 def test_a_tenant_with_a_full_queue_is_asked_to_come_back(api: TestClient, rows: Rows) -> None:
     rows.group(rows.run(), 2)
-    assert api.put("/v1/tenants/default/limits", json={"weight": 2, "max_queued": 2}).status_code == 200
+    assert api.patch("/v1/tenants/default/limits", json={"weight": 2, "max_queued": 2}).status_code == 200
     answer = api.post("/v1/runs", json=LATE)
     assert answer.status_code == 429
     assert int(answer.headers["Retry-After"]) > 0
     assert "has 2 rollouts queued, and may have 2" in answer.json()["detail"]
-    api.put("/v1/tenants/default/limits", json={"max_queued": 3})
+    api.patch("/v1/tenants/default/limits", json={"max_queued": 3})
     assert api.post("/v1/runs", json=LATE).status_code == 201
 
 
-def test_limits_that_make_no_sense_are_refused(api: TestClient, rows: Rows) -> None:
-    assert api.put("/v1/tenants/default/limits", json={"weight": 0}).status_code == 422
-    assert api.put("/v1/tenants/default/limits", json={"max_running": -1}).status_code == 422
-    assert api.put("/v1/pools/default/limits", json={"max_running": 3}).json() == {"max_running": 3}
+@pytest.mark.parametrize(
+    ("place", "change", "told"),
+    [
+        ("tenants/default", {"weight": 0}, '"weight","message":"Input should be greater than 0"'),
+        ("tenants/default", {"weight": -1}, '"weight","message":"Input should be greater than 0"'),
+        ("tenants/default", {"weight": None}, "weight"),
+        ("tenants/default", {"max_running": -1}, "max_running"),
+        ("tenants/default", {"max_queued": -1}, "max_queued"),
+        ("tenants/default", {"max_running": 2**40}, "max_running"),
+        ("tenants/default", {"max_runing": 1}, "did you mean 'max_running'"),
+        ("tenants/default", {}, "nothing is given to change; tenant limits are weight, max_running"),
+        ("pools/default", {"max_running": -1}, "max_running"),
+        ("pools/default", {"headroom": -1}, "headroom"),
+        ("pools/default", {"headroom": None}, "headroom"),
+        ("pools/default", {}, "nothing is given to change"),
+        ("images/host", {"max_running": -1}, "max_running"),
+        ("images/host", {}, "max_running"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(
+    api: TestClient, rows: Rows, place: str, change: dict[str, object], told: str
+) -> None:
     rows.run()
-    assert rows.value("SELECT max_running FROM pools") == 3
+    answer = api.patch(f"/v1/{place}/limits", json=change)
+    assert answer.status_code == 422
+    assert told in answer.text
+    assert rows.column("SELECT weight FROM tenants") == [1.0]
+    assert rows.column("SELECT name FROM pools") == rows.column("SELECT name FROM images") == []
+
+
+def test_what_a_change_leaves_out_stays_as_it_is(api: TestClient, rows: Rows) -> None:
+    """A cap is taken away by null; a weight is set once."""
+
+    def changed(place: str, **change: object) -> dict[str, object]:
+        answer = api.patch(f"/v1/{place}/limits", json=change)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    rows.run()
+    assert changed("tenants/default", weight=2) == {"weight": 2.0, "max_running": None, "max_queued": None}
+    assert changed("tenants/default", max_running=5)["weight"] == 2.0
+    assert changed("tenants/default", max_queued=9)["max_running"] == 5
+    last = changed("tenants/default", max_running=None)
+    assert last == {"weight": 2.0, "max_running": None, "max_queued": 9}
+    assert rows.value("SELECT weight FROM tenants WHERE id = 'default'") == 2.0
+
+    assert changed("pools/gpu", max_running=3) == {"max_running": 3, "headroom": 0}
+    assert changed("pools/gpu", headroom=2) == {"max_running": 3, "headroom": 2}
+    assert changed("pools/gpu", max_running=None) == {"max_running": None, "headroom": 2}
+
+    assert changed("images/host", max_running=4) == {"max_running": 4}
+    assert changed("images/host", max_running=0) == {"max_running": 0}
+    assert changed("images/host", max_running=None) == {"max_running": None}
+    assert rows.column("SELECT name FROM images") == []
+
+
+def test_the_queue_tells_who_waits_for_headroom_or_for_an_image(
+    api: TestClient, rows: Rows, work: UnitOfWork
+) -> None:
+    rows.group(rows.run(), 2)
+    _join(work)
+    api.patch("/v1/pools/default/limits", json={"headroom": 4})
+    view = api.get("/v1/queue").json()
+    assert view["runs"][0]["waits_for"] == "pool 'default' keeps 4 slots for high runs"
+    assert view["pools"][0]["headroom"] == 4
+
+    api.patch("/v1/pools/default/limits", json={"headroom": 0})
+    api.patch("/v1/images/host/limits", json={"max_running": 0})
+    (entry,) = api.get("/v1/queue").json()["runs"]
+    assert entry["waits_for"] == "as many rollouts of its image are aboard as may be"
 
 
 def test_the_desired_runners_are_a_metric(api: TestClient, rows: Rows, work: UnitOfWork) -> None:

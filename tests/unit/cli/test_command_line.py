@@ -57,6 +57,28 @@ def test_every_command_that_is_listed_exists_teaches_and_takes_json(name: str) -
         assert f"tiltyard {name}" in result.output, f"the help of {leaf.name} shows no example"
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--weight 2", "give --tenant, --pool or --image, one of them"),
+        ("--tenant a --pool b --max-running 1", "give --tenant, --pool or --image, one of them"),
+        ("--tenant a --headroom 1", "the limits of tenants have no --headroom"),
+        ("--image a --weight 2 --max-queued 3", "the limits of images have no --max-queued, --weight"),
+        ("--pool a", "nothing is given to change; the limits of pools are --max-running, --headroom"),
+        ("--tenant a --weight 0", "0.0 is not in the range x>0"),
+        ("--tenant a --max-running -1", "-1 is not in the range x>=0"),
+        ("--tenant a --max-running many", "'many' is not a valid integer range"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused_before_anything_is_asked(given: str, told: str) -> None:
+    queue = tiltyard.get_command(click.Context(tiltyard), "queue")
+    assert queue is not None
+    reach = {"TILTYARD_TOKEN": "t" * 32, "TILTYARD_URL": "http://127.0.0.1:9"}
+    result = CliRunner().invoke(queue, ["limit", *given.split()], env=reach)
+    assert result.exit_code == 2
+    assert told in result.output
+
+
 def leaves(command: click.Command) -> list[click.Command]:
     if isinstance(command, click.Group):
         return [leaf for child in command.commands.values() for leaf in leaves(child)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.core.yard import Yard, yard
 from tiltyard.core.accounts import Standing, accrue
 from tiltyard.core.capacity import ONE_SLOT, Capacity
+from tiltyard.core.deal import deal, deal_all
 from tiltyard.core.fairness import AGE_EVERY, BOOST_AFTER, Priority, Refusal, Waiting, rank
 from tiltyard.core.fleet import Runner
 
@@ -218,6 +219,66 @@ def test_a_cap_of_one_leaves_its_room_to_others() -> None:
     busy.submit("b.0", 9)
 
     assert Counter(g.run for g in busy.step().grants) == {"a.0": 1, "b.0": 7}
+
+
+@given(st.integers(0, 8), st.integers(0, 8), st.integers(0, 8), st.integers(0, 8))
+def test_headroom_is_left_to_the_highest_class_and_nothing_else_is(
+    headroom: int, high: int, normal: int, low: int
+) -> None:
+    busy = yard({"a": 1.0, "b": 1.0, "c": 1.0}, slots=4, runners=2, durations=lambda _: 9.0)
+    for run, priority, count in (
+        ("a.0", Priority.HIGH, high),
+        ("b.0", Priority.NORMAL, normal),
+        ("c.0", Priority.LOW, low),
+    ):
+        busy.runs[run] = replace(busy.runs[run], priority=priority)
+        busy.submit(run, count)
+
+    dealt = deal(replace(busy.pool(), headroom=headroom), now=busy.now)
+
+    granted = Counter(g.run for g in dealt.grants)
+    lent = granted["b.0"] + granted["c.0"]
+    assert granted["a.0"] == high
+    assert lent == min(normal + low, 8 - max(headroom, high))
+    if lent < normal + low and high < headroom:
+        assert set(dealt.refusals.values()) == {Refusal.HEADROOM}
+
+
+def test_a_runner_that_is_drained_adds_no_room_that_could_be_lent() -> None:
+    busy = yard({"a": 1.0}, slots=4, runners=2, durations=lambda _: 9.0)
+    busy.submit("a.0", 9)
+    pool = busy.pool()
+    drained = (replace(pool.runners[0], draining=True), pool.runners[1])
+
+    assert len(deal(replace(pool, runners=drained, headroom=3), now=busy.now).grants) == 1
+
+
+def _with_images(busy: Yard, *images: str) -> tuple[Waiting, ...]:
+    busy.submit("a.0", len(images))
+    waiting = tuple(replace(w, image=i) for w, i in zip(busy.runs["a.0"].waiting, images, strict=True))
+    busy.runs["a.0"] = replace(busy.runs["a.0"], waiting=waiting)
+    return waiting
+
+
+def test_an_image_at_its_cap_holds_up_no_other_image() -> None:
+    busy = yard({"a": 1.0}, slots=8, durations=lambda _: 9.0)
+    waiting = _with_images(busy, "x", "x", "x", "", "y", "x")
+
+    dealt = deal(replace(busy.pool(), images={"x": 2, "y": 1}), now=busy.now)
+
+    assert [g.rollout for g in dealt.grants] == [waiting[n].rollout for n in (0, 1, 3, 4)]
+    assert dealt.refusals == {"a.0": Refusal.IMAGE_CAP}
+
+
+def test_caps_that_pools_have_in_common_hold_over_all_of_them() -> None:
+    """Two pools are dealt in one turn: what the first gave counts in the second."""
+    busy = yard({"a": 1.0}, slots=8, durations=lambda _: 9.0)
+    _with_images(busy, *"xxxxxx")
+    pool = replace(busy.pool(), images={"x": 4})
+    capped = replace(pool, tenants={"a": replace(pool.tenants["a"], cap=3)})
+
+    assert [len(d.grants) for _, d in deal_all([pool, pool], now=busy.now)] == [4, 0]
+    assert [len(d.grants) for _, d in deal_all([capped, capped], now=busy.now)] == [3, 0]
 
 
 def test_a_lonely_rollout_gets_a_runner_though_none_is_ever_empty_by_itself() -> None:

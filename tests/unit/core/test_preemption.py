@@ -279,6 +279,34 @@ def test_a_tenant_at_its_cap_takes_from_itself_and_a_pool_at_its_cap_from_anybod
     assert sorted(taken(replace(pool, cap=2))) == ["mine", "theirs"]
 
 
+def test_who_may_not_use_the_headroom_takes_a_place_that_it_does_not_keep() -> None:
+    """Slots are free, but for the highest class alone: a normal run needs a low one's place."""
+    aboard = [_aboard("a"), _aboard("b")]
+    normal, high = _run(Priority.NORMAL, _item("w")), _run(Priority.HIGH, _item("w"))
+    mine = Run(id="mine", tenant="a", priority=Priority.LOW, usage=Capacity(slots=2))
+    pool = replace(_pool(aboard, normal, mine, spare=1), headroom=2)
+    crew = Crew(running=tuple(aboard))
+
+    assert len(_victims(preempt(pool, crew, waiting=[normal], now=NOW))) == 1
+    assert preempt(pool, crew, waiting=[high], now=NOW) == ()
+    leaving = Crew(running=tuple(aboard[:1]), yielding=tuple(aboard[1:]))
+    assert preempt(pool, leaving, waiting=[normal], now=NOW) == ()
+
+
+def test_nobody_yields_to_what_its_images_cap_keeps_waiting() -> None:
+    aboard = [_aboard(n) for n in "abcd"]
+    items = (replace(_item("w0"), image="x"), replace(_item("w1"), image="x"))
+    run = _run(Priority.HIGH, *items, _item("w2"))
+    pool = _pool(aboard, run)
+
+    def taken(left: int, run: Run = run) -> int:
+        capped = replace(pool, images={"x": left})
+        return len(_victims(preempt(capped, Crew(running=tuple(aboard)), waiting=[run], now=NOW)))
+
+    assert (taken(0), taken(1)) == (1, 2)
+    assert taken(0, replace(run, waiting=items)) == 0
+
+
 def test_draining_and_lonely_runners_are_left_alone() -> None:
     aboard = [_aboard("a")]
     run = _run(Priority.HIGH, _item("w"))
@@ -382,7 +410,7 @@ def test_low_work_yields_to_high_and_completes_after_it() -> None:
     assert max(contest.preemptions.values()) <= BOOST_AFTER
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(
         st.tuples(st.integers(0, 400), priorities, st.sampled_from([1, 2, 4]), st.integers(1, 8)),

@@ -13,7 +13,7 @@ from tiltyard.contracts.http import PoolView, QueueEntry, QueueView
 from tiltyard.core.accounts import accrued
 from tiltyard.core.backlog import Backlog, Caps, admissible, desired_runners
 from tiltyard.core.capacity import NOTHING, Capacity, total
-from tiltyard.core.deal import deal
+from tiltyard.core.deal import deal_all
 from tiltyard.core.fairness import Pool, Priority, Refusal, Run, rank
 from tiltyard.store import pools
 from tiltyard.store.pools import capacity_of
@@ -33,6 +33,8 @@ REASONS = {
     Refusal.RUN_CAP: "the run has {aboard} aboard, and rollouts.max_running is {cap}",
     Refusal.TENANT_CAP: "the tenant has as many aboard as it may",
     Refusal.POOL_CAP: "pool {pool!r} has as many aboard as it may",
+    Refusal.IMAGE_CAP: "as many rollouts of its image are aboard as may be",
+    Refusal.HEADROOM: "pool {pool!r} keeps {headroom} slots for high runs",
     Refusal.FULL: "for its turn: others hold the capacity",
 }
 
@@ -61,11 +63,10 @@ def queue(session: Session, tenant_id: str) -> QueueView:
     """Every pool, and every run that waits or has something aboard; most behind first."""
     market, told = pools.market(session), _queues(session)
     entries: list[QueueEntry] = []
-    for pool in market.pools:
-        now_due = accrued(pool, seconds=market.seconds(pool.name))
-        refusals = deal(now_due, now=market.at).refusals
+    due = [accrued(pool, seconds=market.seconds(pool.name)) for pool in market.pools]
+    for now_due, dealt in deal_all(due, now=market.at):
         entries += [
-            _entry(now_due, run, told.get(run.id), refusals.get(run.id), market.at, tenant_id)
+            _entry(now_due, run, told.get(run.id), dealt.refusals.get(run.id), market.at, tenant_id)
             for run in now_due.runs
             if run.id in told or run.aboard
         ]
@@ -101,13 +102,20 @@ def _entry(
 def _reason(pool: Pool, run: Run, told: _Told | None, refusal: Refusal | None) -> str:
     if told is None:
         return ""
-    if refusal is None:
-        return "its back-off after a failure" if not told.admissible else "its grant: there is room"
+    if refusal is None and not told.admissible:
+        return "its back-off after a failure"
+    if refusal is None and run.waiting:
+        return "its grant: there is room"
+    refusal = refusal or Refusal.IMAGE_CAP  # nothing else keeps work out of the turn's sight
     sizes = [r.capacity for r in pool.runners]
     largest = max(sizes, key=lambda c: (c.slots, c.memory_mb), default=NOTHING)
     lacking = next((w.demand.lacking(largest) for w in run.waiting if w.demand.lacking(largest)), ())
     return REASONS[refusal].format(
-        pool=pool.name, aboard=run.aboard, cap=run.cap, lacking=", ".join(lacking) or "see its demand"
+        pool=pool.name,
+        aboard=run.aboard,
+        cap=run.cap,
+        headroom=pool.headroom,
+        lacking=", ".join(lacking) or "see its demand",
     )
 
 
@@ -123,6 +131,7 @@ def _pool_view(pool: Pool, told: dict[str, _Told]) -> PoolView:
         queued=sum(t.queued for t in waiting),
         aboard=sum(r.aboard for r in pool.runners),
         max_running=pool.cap,
+        headroom=pool.headroom,
         oldest_queued_at=oldest,
         slots=pool.capacity.slots,
         cpu=pool.capacity.cpu,
