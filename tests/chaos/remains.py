@@ -35,8 +35,7 @@ async def hold(box, all_up):
     await box.exec(["python3", "-I", "-S", "-c", CODE], cpu_seconds=1000, on_output=hear)
 async def main():
     limits = Limits(memory_mb=64, pids=64, disk_mb=8)
-    folder = Path(*sys.argv[1:])
-    helpers = Helpers(folder / "tilt-host", folder / "tilt-init") if sys.argv[1:] else None
+    helpers = Helpers.within(Path(sys.argv[1])) if sys.argv[1:] else None
     pool = WarmPool(size=3, limits=limits, backend=NativeBackend(helpers=helpers))
     async with pool, pool.acquire_many(3) as boxes:
         all_up = asyncio.Semaphore(0)
