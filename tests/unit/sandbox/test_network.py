@@ -5,11 +5,11 @@ import random
 from ipaddress import ip_address, ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiltyard.sandbox import InvalidNetwork, Network, Shape
-from tiltyard.sandbox.network.address import why_refused
+from tiltyard.sandbox.network.address import _is_this_machine, why_refused
 from tiltyard.sandbox.network.host import OddHost, canonical, split
 from tiltyard.sandbox.network.rule import Rule
 from tiltyard.sandbox.network.shape import Bucket, Luck, Reset
@@ -71,6 +71,7 @@ def test_an_odd_host_is_none(written: str) -> None:
         canonical(written)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_a_canonical_host_is_its_own_spelling(text: str) -> None:
     try:
@@ -138,6 +139,7 @@ def test_public_addresses_are_fit(address: str) -> None:
     assert why_refused(ip_address(address)) == ""
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_whatever_python_calls_not_global_is_refused(number: int) -> None:
     address = ip_address(number)
@@ -145,6 +147,7 @@ def test_whatever_python_calls_not_global_is_refused(number: int) -> None:
         assert why_refused(address)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**128 - 1))
 def test_no_address_within_an_address_is_fit(number: int) -> None:
     address = ip_address(number >> 3) if number % 2 else ip_address(number)
@@ -159,6 +162,11 @@ def test_an_opened_range_opens_itself_alone() -> None:
     assert why_refused(ip_address("10.3.0.1"), opened)
     assert why_refused(ip_address("::ffff:10.2.3.4"), opened)
     assert "metadata" in why_refused(ip_address("169.254.169.254"), opened)
+
+
+def test_this_machines_own_addresses_are_known_and_others_are_not_taken_for_them() -> None:
+    assert _is_this_machine(ip_address("127.0.0.1"))
+    assert not _is_this_machine(ip_address("8.8.8.8"))
 
 
 @pytest.mark.parametrize(
