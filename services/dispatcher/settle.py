@@ -3,6 +3,8 @@
 Guarantees: the leader alone settles, one transaction a run.
 Does not: decide (`core.group.settle`)."""
 
+from sqlalchemy.orm import Session
+
 from tiltyard.contracts.run_config import EvaluationRun, TrainRun
 from tiltyard.core.group import GroupRules, Verdict, settle
 from tiltyard.core.rollout import Actor
@@ -25,10 +27,19 @@ def settle_groups(work: UnitOfWork, leader: Leader, run: RunRow) -> int:
         settled = [(g, decision) for g, decision in decided if decision.verdict is not Verdict.WAIT]
         if settled:
             groups.close(session, settled)
-        aged = 0
-        if isinstance(run.config, TrainRun) and newest:
-            aged = groups.age_out(session, run.id, oldest_allowed=version - run.config.max_staleness)
-        return len(settled) + aged
+        return len(settled) + _second_look(session, run, rules, version)
+
+
+def _second_look(session: Session, run: RunRow, rules: GroupRules, version: int) -> int:
+    """READY groups that have grown too old or lost a member; how many settled otherwise."""
+    if not rules.trains:
+        return 0
+    at, oldest = now(session), version - rules.max_staleness
+    doubtful = groups.doubtful(session, run.id, oldest_allowed=oldest)
+    return sum(
+        groups.reopen(session, g, settle(g.members, rules, version=version, deadline=None, now=at))
+        for g in doubtful
+    )
 
 
 def _rules(run: RunRow) -> GroupRules:

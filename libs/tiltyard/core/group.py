@@ -67,6 +67,8 @@ class Settlement:
     reason: str
 
 
+VOTING = frozenset({State.SCORED, State.READY})
+"""READY ones vote again when their group is looked at anew, since a member of it was withdrawn."""
 GRPO_EPSILON = 1e-4
 """Added to the standard deviation, as TRL 1.16 does."""
 
@@ -82,7 +84,7 @@ def settle(
         return Settlement(verdict=Verdict.WAIT, reason=f"{waiting} members on their way")
     if not rules.trains:
         return Settlement(verdict=Verdict.EVALUATED, reason="every member has ended")
-    voters = [m for m in members if m.state is State.SCORED and m.reward is not None]
+    voters = [m for m in members if m.state in VOTING and m.reward is not None]
     rewards = [m.reward for m in voters if m.reward is not None]
     if len(rewards) < max(2, rules.min_valid):
         return Settlement(verdict=Verdict.FILTERED, reason="too_few_valid")

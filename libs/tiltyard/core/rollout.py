@@ -130,6 +130,7 @@ MOVES: dict[tuple[State, State], Move] = {
     (State.SCORED, State.STALE): _held(_D),
     (State.SCORED, State.EVALUATED): _held(_D),
     (State.READY, State.TRAINING): _held(_T),
+    (State.READY, State.FILTERED): _held(_D),
     (State.READY, State.STALE): _held(_D, _T),
     (State.TRAINING, State.TRAINED): _held(_T),
     (State.TRAINING, State.READY): _held(_T, _D),

@@ -132,22 +132,59 @@ def progress(session: Session, run_id: str) -> Progress:
     )
 
 
-def age_out(session: Session, run_id: str, *, oldest_allowed: int) -> int:
-    """READY groups whose oldest tokens are older than `oldest_allowed` become STALE; how many."""
-    rows = session.execute(
-        text(
-            "SELECT g.id, array_agg(r.id) AS ids, array_agg(r.fence) AS fences FROM groups g"
-            " JOIN rollouts r ON r.group_id = g.id AND r.state = 'READY'"
-            " WHERE g.run_id = :run AND g.state = 'READY'"
-            " GROUP BY g.id HAVING min(r.oldest_version) < :oldest"
-        ),
-        {"run": run_id, "oldest": oldest_allowed},
-    ).all()
-    for row in rows:
-        keys = [Key(rollout_id=i, fence=f) for i, f in zip(row.ids, row.fences, strict=True)]
-        move(session, keys, State.STALE, actor=Actor.DISPATCHER, reason="waited too long for the trainer")
-        session.execute(
-            text("UPDATE groups SET state = 'STALE', reason = 'waited too long' WHERE id = :id"),
-            {"id": row.id},
+_READY = """
+SELECT g.id, array_agg(r.id) FILTER (WHERE r.state = 'READY') AS ids,
+    array_agg(r.fence) FILTER (WHERE r.state = 'READY') AS fences,
+    array_agg(r.reward) FILTER (WHERE r.state = 'READY') AS rewards,
+    array_agg(r.oldest_version) FILTER (WHERE r.state = 'READY') AS versions
+FROM groups g JOIN rollouts r ON r.group_id = g.id
+WHERE g.run_id = :run AND g.state = 'READY'
+GROUP BY g.id HAVING min(r.oldest_version) FILTER (WHERE r.state = 'READY') < :oldest
+    OR bool_or(r.state = 'CANCELLED' AND r.reward IS NOT NULL)
+"""
+
+
+def doubtful(session: Session, run_id: str, *, oldest_allowed: int) -> list[OpenGroup]:
+    """READY groups that may not stay so: their tokens are older than `oldest_allowed`, or a member was
+    withdrawn after its group had settled; with the members that are READY."""
+    rows = session.execute(text(_READY), {"run": run_id, "oldest": oldest_allowed})
+    return [
+        OpenGroup(
+            id=row.id,
+            run_id=run_id,
+            deadline=None,
+            members=tuple(
+                Member(state=State.READY, reward=reward, oldest_version=version)
+                for reward, version in zip(row.rewards or (), row.versions or (), strict=True)
+            ),
+            keys=tuple(
+                Key(rollout_id=i, fence=f) for i, f in zip(row.ids or (), row.fences or (), strict=True)
+            ),
         )
-    return len(rows)
+        for row in rows
+    ]
+
+
+def reopen(session: Session, group: OpenGroup, settlement: Settlement) -> bool:
+    """Carry out what a second look at a READY group says; whether anything changed."""
+    if settlement.verdict is Verdict.READY:
+        return False
+    changed = session.execute(
+        text(
+            "UPDATE groups SET state = :state, reason = :reason WHERE id = :id AND state = 'READY'"
+            " RETURNING id"
+        ),
+        {"id": group.id, "state": str(settlement.verdict), "reason": settlement.reason},
+    ).one_or_none()
+    if changed is None:
+        return False
+    end = _ENDS[settlement.verdict]
+    move(
+        session,
+        group.keys,
+        end,
+        actor=Actor.DISPATCHER,
+        reason=settlement.reason,
+        only_from=[State.READY],
+    )
+    return True

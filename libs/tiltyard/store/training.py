@@ -95,8 +95,8 @@ def begin_step(
     session: Session, run_id: str, fence: int, *, groups: int, traceparent: str, oldest_allowed: int = 0
 ) -> int | None:
     """Record the next step with the oldest `groups` READY groups, in order, and move their rollouts to
-    TRAINING. A group with tokens of a policy version before `oldest_allowed` is left for the dispatcher to
-    age out.
+    TRAINING. A group with tokens of a policy version before `oldest_allowed`, or with fewer than two members
+    left, is the dispatcher's to settle anew.
 
     Returns its number (from 1), or None while fewer are READY. Raises `LostRun`."""
     renew(session, run_id, fence)
@@ -105,6 +105,7 @@ def begin_step(
             "SELECT id FROM groups g WHERE run_id = :run AND state = 'READY' AND NOT EXISTS (SELECT FROM"
             " rollouts r"
             "  WHERE r.group_id = g.id AND r.state = 'READY' AND r.oldest_version < :oldest)"
+            " AND (SELECT count(*) FROM rollouts r WHERE r.group_id = g.id AND r.state = 'READY') >= 2"
             ' ORDER BY "index" LIMIT :n FOR UPDATE'
         ),
         {"run": run_id, "n": groups, "oldest": oldest_allowed},

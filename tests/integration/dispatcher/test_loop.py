@@ -13,7 +13,7 @@ from tiltyard.contracts.messages import runner_topic
 from tiltyard.core.fleet import GiveUp
 from tiltyard.core.ledger import reconcile
 from tiltyard.core.rollout import Actor
-from tiltyard.store import fleet, leadership, ledger, runs, training
+from tiltyard.store import fleet, leadership, ledger, rollouts, runs, training
 from tiltyard.store.runs import RunRow
 from tiltyard.store.training import Published
 
@@ -164,6 +164,43 @@ def test_a_ready_group_that_waited_too_long_is_stale(world: World, loop: Loop) -
     loop.turn()
 
     assert _groups(world, run)["STALE"] == 1
+
+
+@pytest.mark.parametrize(
+    ("withdrawn", "state", "reason"),
+    [
+        ((0,), "READY", "carries gradient"),
+        ((0, 1), "FILTERED", "zero_spread"),
+        ((0, 1, 2), "FILTERED", "too_few_valid"),
+        ((0, 1, 2, 3), "FILTERED", "too_few_valid"),
+    ],
+)
+def test_a_ready_group_that_loses_members_is_settled_by_those_who_are_left(
+    world: World, loop: Loop, withdrawn: tuple[int, ...], state: str, reason: str
+) -> None:
+    """Rewards are 0, 0, 1, 1: who was withdrawn is absent, and what carries no gradient is not trained on."""
+    run, me = world.train(groups_per_step=1, group_size=4, max_staleness=0), world.join()
+    _turns(loop)
+    ids = _host(world, me, [0.0, 0.0, 1.0, 1.0])
+    loop.turn()
+    assert _groups(world, run) == {"READY": 1}
+    members = sorted(ids, key=lambda i: world.value("SELECT member FROM rollouts WHERE id = :r", r=i))
+    keys = [world.key(members[n]) for n in withdrawn]
+    with world.work() as session:
+        rollouts.cancel(session, keys, actor=Actor.REGISTRY, reason="withdrawn")
+
+    leased = _lease(world)
+    if len(withdrawn) > 2:
+        with world.work() as session:
+            step = training.begin_step(session, run, leased.fence, groups=1, traceparent=TRACE)
+            assert step is None, "fewer than two are left, whether or not the dispatcher has looked"
+    loop.turn()
+
+    left = [world.state(m) for n, m in enumerate(members) if n not in withdrawn]
+    assert set(left) <= {state}
+    assert _groups(world, run)[state] == 1
+    assert world.value("SELECT reason FROM groups WHERE state = :s", s=state) == reason
+    assert _balanced(world, run)
 
 
 def test_a_run_trains_to_its_last_step_and_leaves_nothing(world: World, loop: Loop) -> None:

@@ -7,8 +7,8 @@ import pytest
 from tests.integration.store.world import World
 from tiltyard.core.group import Settlement, Verdict
 from tiltyard.core.plan import Progress
-from tiltyard.core.rollout import State
-from tiltyard.store import groups
+from tiltyard.core.rollout import Actor, State
+from tiltyard.store import groups, rollouts
 from tiltyard.store.groups import OpenGroup
 
 
@@ -107,13 +107,23 @@ def test_progress_counts_groups(world: World, run: str) -> None:
         assert groups.progress(session, run) == Progress(open=1, ready=1, steps_done=1, planned=3)
 
 
-def test_ready_groups_age_out(world: World, run: str) -> None:
+def test_ready_groups_that_are_old_or_lost_a_member_are_looked_at_again(world: World, run: str) -> None:
     old = world.scored(run, [0.0, 1.0], oldest=3)
     new = world.scored(run, [0.0, 1.0], oldest=4)
+    thin = world.scored(run, [0.0, 1.0, 0.5], oldest=4)
     _close(world, run, Verdict.READY)
+    with world.work() as session:
+        rollouts.cancel(session, [world.key(thin[0])], actor=Actor.REGISTRY, reason="withdrawn")
 
     with world.work() as session:
-        assert groups.age_out(session, run, oldest_allowed=4) == 1
+        found = groups.doubtful(session, run, oldest_allowed=4)
+        first, second = sorted(found, key=lambda g: g.keys[0].rollout_id)
+        assert {k.rollout_id for k in first.keys} == set(old)
+        assert {k.rollout_id for k in second.keys} == set(thin[1:])
+        assert sorted(m.reward or 0.0 for m in second.members) == [0.5, 1.0]
+        assert groups.reopen(session, first, Settlement(verdict=Verdict.STALE, reason="old"))
+        assert not groups.reopen(session, first, Settlement(verdict=Verdict.STALE, reason="again"))
+        assert not groups.reopen(session, second, Settlement(verdict=Verdict.READY, reason="it still does"))
 
     assert world.states([*old, *new]) == ["STALE", "STALE", "READY", "READY"]
-    assert world.column('SELECT state FROM groups ORDER BY "index"') == ["STALE", "READY"]
+    assert world.column('SELECT state FROM groups ORDER BY "index"') == ["STALE", "READY", "READY"]

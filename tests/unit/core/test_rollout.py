@@ -111,7 +111,7 @@ def test_every_state_is_reached_from_being_planned(state: State) -> None:
     [
         (State.TRAINED, {State.TRAINING}),
         (State.EVALUATED, {State.SCORED}),
-        (State.FILTERED, {State.SCORED}),
+        (State.FILTERED, {State.SCORED, State.READY}),
         (State.STALE, {State.SCORED, State.READY}),
         (State.INVALID, {State.PRODUCED}),
         (State.FAILED, {State.RUNNING}),
