@@ -24,7 +24,8 @@ static pid_t zygote = -1;
 static int copy_in(int programs, const char *name, const char *path) {
     char block[16384];
     ssize_t got = 0;
-    int from = openat(programs, name, O_RDONLY | O_CLOEXEC), to = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0444);
+    int from = openat(programs, name, O_RDONLY | O_CLOEXEC);
+    int to = from < 0 ? -1 : open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0444);      /* what is not there is not there */
     while (from >= 0 && to >= 0 && (got = read(from, block, sizeof block)) > 0)
         if (write(to, block, (size_t)got) != got)
             got = -1;

@@ -31,7 +31,8 @@ static void keep(const struct iovec *parts, int count, size_t skip) {
         memcpy(grown, waiting + waiting_sent, size);
     for (int i = 0; i < count; i++) {
         size_t drop = skip < parts[i].iov_len ? skip : parts[i].iov_len;
-        memcpy(grown + size, (char *)parts[i].iov_base + drop, parts[i].iov_len - drop);
+        if (parts[i].iov_len > drop)
+            memcpy(grown + size, (char *)parts[i].iov_base + drop, parts[i].iov_len - drop);
         size += parts[i].iov_len - drop;
         skip -= drop;
     }
