@@ -1,7 +1,7 @@
 """tilt-host and tilt-init, built with the sanitizers of addresses and undefined behaviour, serve real boxes.
 
-A finding ends the helper, so a command ends as `infra_error` or no box comes at all. The report itself goes to
-the helper's stderr: `strace -f -e write` on it shows it."""
+A finding ends the helper, so a command ends as `infra_error` or no box comes at all. The report itself goes
+to the helper's stderr: `strace -f -e write` on it shows it."""
 
 import subprocess
 from pathlib import Path
@@ -59,7 +59,8 @@ def test_every_law_holds_and_no_sanitizer_finds_anything(lab: Lab, helpers: tool
 def test_a_finding_ends_a_program_that_is_built_so(tmp_path: Path, helpers: toolchain.Helpers) -> None:
     over = tmp_path / "over.c"
     over.write_text(
-        "#include <stdlib.h>\nint main(int n, char **v) { return v ? ((char *)malloc(8))[8 * n] : 0; }\n"
+        "#include <stdlib.h>\n"
+        "int main(void) { volatile int at = 8; char *page = calloc(1, 8); return page ? page[at] : 0; }\n"
     )
     compiler = toolchain.find_compiler()
     assert compiler is not None
