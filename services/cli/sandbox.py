@@ -251,18 +251,34 @@ async def _try_all(
 @click.option(
     "--live", type=int, multiple=True, default=(100,), show_default=True, help="Idle boxes at once."
 )
-@click.option("--seconds", default=3.0, show_default=True, help="How long to run one-shot programs.")
+@click.option("--seconds", default=3.0, show_default=True, help="How long each rate is measured.")
+@click.option("--peers", is_flag=True, help="bwrap, runc, docker and a plain process too, in the same run.")
+@click.option("--docker-image", help="With --peers: one of `docker images` that has python3.")
+@click.option("--quick", is_flag=True, help="A few repetitions: whether it works, not how fast.")
 @reporting
-def bench_command(out: Output, live: tuple[int, ...], seconds: float) -> int:
+def bench_command(
+    out: Output, live: tuple[int, ...], seconds: float, peers: bool, docker_image: str | None, quick: bool
+) -> int:
     """Measure sandboxes on this machine: create, acquire, exec, one-shot Python, many at once.
+
+    A peer that is not here is shown with the reason. Progress goes to stderr.
 
     \b
       tiltyard sandbox bench --json
+      tiltyard sandbox bench --peers --live 100 --live 10000 --json
     """
-    from tiltyard.sandbox.bench import measure
+    from tiltyard.sandbox.bench import Effort, measure
 
     try:
-        figures = asyncio.run(measure(live_counts=live, seconds=seconds))
+        figures = asyncio.run(
+            measure(
+                live_counts=live,
+                effort=Effort.tiny() if quick else Effort(seconds=seconds),
+                peers=peers,
+                docker_image=docker_image,
+                step=lambda what: click.echo(f"measuring {what}", err=True),
+            )
+        )
     except SandboxError as error:
         raise click.ClickException(str(error)) from error
     out.result(figures, lambda: out.table(["figure", "value#"], list(_flat("", figures))))

@@ -1,6 +1,7 @@
 """The pool: who gets a box, when, and what happens to those who go away."""
 
 import asyncio
+import resource
 
 import pytest
 
@@ -153,3 +154,17 @@ def test_limits_hold_for_every_box_of_a_pool(lab: Lab) -> None:
             return result.stdout.decode()
 
     assert lab.run(measure()) == "3\n256\n"
+
+
+def test_a_pool_too_large_for_the_descriptors_of_this_process_is_refused_with_the_limit(lab: Lab) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def start() -> None:
+        with pytest.raises(SandboxUnavailable, match=r"900 boxes needs 964 descriptors.* 512.*ulimit -Sn"):
+            await WarmPool(size=900).start()
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    try:
+        lab.run(start())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

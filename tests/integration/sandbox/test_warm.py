@@ -40,6 +40,8 @@ PROGRAMS = {
     "killed": "import os; os.kill(os.getpid(), 15)",
     "os._exit": "import os; print('lost'); os._exit(4)",
     "identity": "import os, sys; print(__name__, __file__, sys.argv, os.getcwd(), sorted(os.environ), sys.path, sys.flags)",
+    "words": "import sys; print(sys.argv, sys.orig_argv[1:])",
+    "variables": "import os, subprocess as s; os.environ['A'] = 'b'; os.environ.pop('USER'); print(os.environ.copy(), s.run(['env'], capture_output=True).stdout)",
     "globals": "print(sorted(globals()), __spec__, __builtins__ is __import__('builtins'))",
     "stdin": "import sys; print(sys.stdin.read(), sys.stdin.encoding, sys.stdout.encoding, sys.stderr.errors)",
     "input": "print(input())",
@@ -126,6 +128,12 @@ def test_a_missing_script_is_told(lab: Lab) -> None:
     result = lab.exec(["python3", "-I", "-S", "absent.py"])
     assert result.exit_code == 2
     assert b"can't open file '/box/absent.py': [Errno 2] No such file or directory" in result.stderr
+
+
+def test_a_script_of_any_size_and_with_arguments_is_run_whole(lab: Lab) -> None:
+    script = "#" * 200_000 + "\nimport sys; print(sys.argv, sys.orig_argv[3:])"
+    argv = ["python3", "-I", "-S", "/tmp/large.py", "a", "\u00e9"]
+    assert said(lab.exec(argv, files={"/tmp/large.py": script})) == f"{argv[3:]} {argv[3:]}"
 
 
 PLANT = """

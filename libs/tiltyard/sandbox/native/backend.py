@@ -7,6 +7,7 @@ from pathlib import Path
 from tiltyard.sandbox.images.store import ImageStore
 from tiltyard.sandbox.limits import Limits
 
+from .capacity import check_capacity
 from .host import check_rights
 from .image import STORE, Image, host_image
 from .supply import NativeSupply
@@ -38,6 +39,7 @@ class NativeBackend:
     ) -> NativeSupply:
         """`image`: host, or a name or digest of the store. Raises SandboxUnavailable, ImageFault."""
         check_rights()
+        check_capacity(size)
         found = await asyncio.to_thread(self._find, image)
         supply = NativeSupply(
             found,

@@ -72,7 +72,7 @@ class InitLink:
         self.lose(why)
         if self._socket.fileno() >= 0:
             if self._loop is not None:
-                self._loop.remove_reader(self._socket)
+                self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
 
     def lose(self, why: str) -> None:
@@ -131,7 +131,7 @@ class InitLink:
             raise SandboxGone(f"{self.name} is gone: {self.gone}; acquire another")
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._socket, self._hear)
+            self._loop.add_reader(self._socket.fileno(), self._hear)
         return self._loop
 
     async def _send(self, frame: bytes, descriptors: Sequence[int]) -> None:
@@ -173,7 +173,7 @@ class InitLink:
             got = b""
         if not got:
             assert self._loop is not None
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._socket.fileno())
             self.lose("its PID 1 died")
             return
         self._buffer += got

@@ -82,18 +82,26 @@ def compile_helpers(into: Path, *, without: Sequence[str] = ()) -> Helpers:
     into.mkdir(parents=True, exist_ok=True)
     _compile_zygote(compiler, into, without)  # first: what tells that all is current is the programs
     for name in HELPERS:
-        sources = sorted((SOURCES / name).glob("*.c"))
+        sources = _sources(name)
         built = BINARIES / f"tilt-{name}"
-        if without and not _named(without, SOURCES / name) and _says(built, source_hash()):
+        if without and not _named(without, sources) and _says(built, source_hash()):
             shutil.copy2(built, into)  # the same program: it holds none of these walls
         else:
             _compile(compiler, FLAGS, sources, into / f"tilt-{name}", without)
     return Helpers.within(into)
 
 
-def _named(walls: Sequence[str], folder: Path) -> bool:
+def _sources(name: str) -> list[Path]:
+    """Children of tilt-host become tilt-init without an exec, and so does a warm copy become the payload."""
+    init = sorted((SOURCES / "init").glob("*.c"))
+    borrowed = {"host": [s for s in init if s.name != "main.c"], "zygote": [SOURCES / "init" / "rights.c"]}
+    return [*sorted((SOURCES / name).glob("*.c")), *borrowed.get(name, [])]
+
+
+def _named(walls: Sequence[str], sources: Sequence[Path]) -> bool:
     """Whether a helper's source can leave one of these out."""
-    text = "".join(source.read_text() for source in folder.glob("*.[ch]"))
+    folders = {source.parent for source in sources}
+    text = "".join(part.read_text() for folder in folders for part in folder.glob("*.[ch]"))
     return any(f"WITHOUT({wall})" in text for wall in walls)
 
 
@@ -104,7 +112,7 @@ def _compile_zygote(compiler: str, into: Path, without: Sequence[str]) -> None:
     shutil.copyfile(SOURCES / "zygote" / "zygote.py", into / "zygote")
     if not (headers / "Python.h").exists():
         return
-    sources = [SOURCES / "zygote" / "zygote.c", SOURCES / "init" / "rights.c"]
+    sources = _sources("zygote")
     with suppress(CompilerFault):
         _compile(compiler, (*SHARED_FLAGS, f"-I{headers}"), sources, into / ZYGOTE, without)
 

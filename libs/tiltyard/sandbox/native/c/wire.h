@@ -56,11 +56,18 @@ struct tilt_status {        /* child -> tilt-host, over a packet pipe */
     int32_t error;
 };
 
-/* --- Descriptors and arguments that tilt-init starts with ---------------------------------------------- */
+/* --- Descriptors and what else tilt-init starts with --------------------------------------------------- */
 enum {
     INIT_SOCKET, INIT_STATUS, INIT_LEASH, INIT_CPU, INIT_PEAK, INIT_OOM, INIT_PIDS, INIT_THROTTLE, INIT_MEMORY, INIT_ZYGOTE, INIT_FDS,
     INIT_METERS = INIT_MEMORY - INIT_CPU + 1,
 };
+
+struct init_start {
+    uint64_t nofile, file_bytes, cpu_milli;
+    uint32_t cell, life;        /* with which it tells tilt-host that it is ready */
+    char **arguments;           /* in somebody else's container: its command line (main.c), NULL in a box of tilt-host */
+};
+void init_run(const struct init_start *start) __attribute__((noreturn));
 
 /* --- Python <-> tilt-init ------------------------------------------------------------------------------ */
 struct tilt_frame {

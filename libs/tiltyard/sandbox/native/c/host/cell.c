@@ -12,6 +12,7 @@
 #include <linux/if_link.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -95,6 +96,12 @@ static int make_userns(struct cell *cell) {
     return error;
 }
 
+static void drop(int *fd) {
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
 static int raise_loopback(void) {
     struct ifreq interface = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -104,27 +111,40 @@ static int raise_loopback(void) {
     return error;
 }
 
+/* One socket in it keeps a network namespace alive, counts its packets and leads into it: a descriptor less for each cell. */
 static int make_netns(struct cell *cell) {
     if (unshare(CLONE_NEWNET))
         return errno;
     int error = raise_loopback();
-    cell->netns = openat(proc_dir, "thread-self/ns/net", O_RDONLY | O_CLOEXEC);
     cell->route = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-    if (!error && cell->netns < 0)
+    if (!error && cell->route < 0)
         error = errno;
     if (setns(own_netns, CLONE_NEWNET))
         _exit(70);              /* in a namespace that is not ours: nothing we do now is right */
     return error;
 }
 
-static void drop(int *fd) {
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
+/* In a child: both namespaces of the cell that are made ahead. */
+int cell_enter_netns(const struct cell *cell) {
+    int netns = ioctl(cell->route, SIOCGSKNS);
+    return netns < 0 || setns(netns, CLONE_NEWNET) ? errno : 0;
+}
+
+/* While a box is ready or lent its process keeps the user namespace; before that process is reaped it comes back from there.
+ * A pool of ten thousand boxes would else hold more descriptors than a process may. */
+void cell_lend_userns(struct cell *cell) {
+    drop(&cell->userns);
+}
+
+void cell_regain_userns(struct cell *cell, pid_t dead) {
+    char path[64];
+    snprintf(path, sizeof path, "%d/ns/user", (int)dead);
+    if (cell->userns < 0)
+        cell->userns = openat(proc_dir, path, O_RDONLY | O_CLOEXEC);
 }
 
 int cell_take(struct cell *cell) {
-    *cell = (struct cell){.userns = -1, .netns = -1, .route = -1};
+    *cell = (struct cell){.userns = -1, .route = -1};
     int error = take_number(&cell->number);
     if (error)
         return error;
@@ -159,16 +179,15 @@ static uint64_t packets(int route) {
 
 /* Makes a used cell fit for the next box: a network namespace that carried anything is replaced. */
 int cell_renew(struct cell *cell) {
-    if (WITHOUT(NETNS_RENEWAL) || !packets(cell->route))
-        return 0;
-    drop(&cell->netns);
+    int error = cell->userns < 0 ? make_userns(cell) : 0;
+    if (error || WITHOUT(NETNS_RENEWAL) || !packets(cell->route))
+        return error;
     drop(&cell->route);
     return make_netns(cell);
 }
 
 void cell_free(struct cell *cell) {
     drop(&cell->userns);
-    drop(&cell->netns);
     drop(&cell->route);
     cgroup_remove(cell->number);
     lock(cell->number, F_UNLCK);

@@ -223,13 +223,19 @@ bool cgroup_clean(uint32_t cell) {
     return counted(text, controllers[MEMORY].v2 ? "anon" : "rss") + counted(text, "shmem") <= CLEAN_BYTES;
 }
 
-/* The caller joins the cell. "0" means "me". */
+/* The caller, which has one thread, joins the cell. "0" means "me". A single thread that joins v1's `tasks` spares the kernel the
+ * lock on all forks and exits of the machine, for which `cgroup.procs` waits milliseconds. */
 int cgroup_enter(uint32_t cell) {
-    char path[64];
-    snprintf(path, sizeof path, "c%u/cgroup.procs", cell);
-    for (int i = 0, error; i < folder_count; i++)
-        if ((error = write_at(folders[i], path, "0")))
+    char tasks[64], procs[64];
+    snprintf(tasks, sizeof tasks, "c%u/tasks", cell);
+    snprintf(procs, sizeof procs, "c%u/cgroup.procs", cell);
+    for (int i = 0; i < folder_count; i++) {
+        int error = write_at(folders[i], tasks, "0");
+        if (error == ENOENT)                /* v2 */
+            error = write_at(folders[i], procs, "0");
+        if (error)
             return error;
+    }
     return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ struct fleet fleet;
 
 static struct box *boxes;                   /* one a cell that is held */
 static uint32_t box_count, box_room;
-static int32_t *slot_of_pid, slot_of_cell[MAX_CELLS];
+static int32_t *slot_of_pid, *slot_of_cell;
 static uint32_t *resting, rest_head, rest_size;     /* a ring of slots without a box */
 static uint32_t last_life, refusals;        /* refusals: how often the longest rested cell was not clean yet */
 
@@ -30,15 +31,24 @@ static long most_pids(void) {
     return most > 0 ? most : 4194304;
 }
 
+/* Zeros that no child has: what tilt-host knows of other boxes is not in any tilt-init's memory. */
+static void *table(size_t count, size_t size) {
+    void *made = mmap(NULL, count * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return made == MAP_FAILED || madvise(made, count * size, MADV_DONTFORK) ? NULL : made;
+}
+
 int fleet_open(const struct tilt_pool *pool) {
     fleet.size = pool->size;
     fleet.starting_most = pool->starting ? pool->starting : 1;
     box_room = pool->size + SPARE;
-    boxes = calloc(box_room, sizeof *boxes);
-    resting = calloc(box_room, sizeof *resting);
-    slot_of_pid = calloc((size_t)most_pids() + 1, sizeof *slot_of_pid);     /* slot + 1; 0: nobody's */
-    memset(slot_of_cell, 0xff, sizeof slot_of_cell);
-    return boxes && resting && slot_of_pid ? 0 : ENOMEM;
+    boxes = table(box_room, sizeof *boxes);
+    resting = table(box_room, sizeof *resting);
+    slot_of_pid = table((size_t)most_pids() + 1, sizeof *slot_of_pid);      /* slot + 1; 0: nobody's */
+    slot_of_cell = table(MAX_CELLS, sizeof *slot_of_cell);
+    if (!boxes || !resting || !slot_of_pid || !slot_of_cell)
+        return ENOMEM;
+    memset(slot_of_cell, 0xff, MAX_CELLS * sizeof *slot_of_cell);
+    return 0;
 }
 
 static void rest(uint32_t slot) {
@@ -83,7 +93,7 @@ static int rested_cell(uint32_t *slot) {
     int error = 0;
     if (!cgroup_clean(box->cell.number)) {
         if (++refusals < PATIENCE)
-            return EAGAIN;
+            return RESTING;
         if ((error = cgroup_remove(box->cell.number) ?: cgroup_make(box->cell.number, &fleet.recipe.limits)))
             return error;
     }
@@ -98,13 +108,13 @@ static int rested_cell(uint32_t *slot) {
     return error;
 }
 
-/* A cell for the next box: one that has rested, else a new one; EAGAIN when all still rest. */
+/* A cell for the next box: one that has rested, else a new one; RESTING when there is none. */
 static int find_cell(uint32_t *slot) {
     bool room = box_count < box_room;
     if (!rest_size || (room && rest_size < SPARE))
-        return room ? new_cell(slot) : EAGAIN;
+        return room ? new_cell(slot) : RESTING;
     int error = rested_cell(slot);
-    return error == EAGAIN && room ? new_cell(slot) : error;
+    return error == RESTING && room ? new_cell(slot) : error;
 }
 
 int fleet_make(enum tilt_step *step) {
@@ -139,6 +149,7 @@ void fleet_ready(struct box *box) {
     if (box->state != BOX_STARTING)
         return;
     box->state = BOX_READY;
+    cell_lend_userns(&box->cell);
     box->made_ns = now_ns() - box->started_ns;
     fleet.starting--;
     fleet.ready++;
@@ -171,13 +182,16 @@ void fleet_kill(struct box *box) {
 
 /* The box whose PID 1 died, by then without any process; its cell rests. NULL when no child has died. */
 struct box *fleet_reap(struct box *before, int *status) {
-    pid_t pid;
-    do {
-        if ((pid = waitpid(-1, status, WNOHANG)) <= 0)
-            return NULL;
-    } while (!slot_of_pid[pid]);
+    siginfo_t dead = {0};
+    while (!waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) && dead.si_pid && !slot_of_pid[dead.si_pid])
+        waitpid(dead.si_pid, NULL, WNOHANG);
+    pid_t pid = dead.si_pid;
+    if (!pid || !slot_of_pid[pid])
+        return NULL;
     uint32_t slot = (uint32_t)slot_of_pid[pid] - 1;
     struct box *box = &boxes[slot];
+    cell_regain_userns(&box->cell, pid);
+    waitpid(pid, status, 0);
     *before = *box;
     slot_of_pid[pid] = 0;
     if (box->state == BOX_STARTING)

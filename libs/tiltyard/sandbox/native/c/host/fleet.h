@@ -13,6 +13,7 @@ struct fleet {
 extern struct fleet fleet;
 
 int fleet_open(const struct tilt_pool *pool);
+enum { RESTING = -1 };          /* of fleet_make: every free cell still rests */
 int fleet_make(enum tilt_step *step);
 struct box *fleet_box(uint32_t cell, uint32_t life);
 struct box *fleet_next_ready(void);

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -24,6 +23,7 @@
 #include <unistd.h>
 
 enum { CONTROL, STATUS, SIGNALS, SOURCES };
+enum { MOST_UNSENT = 256 };
 static int control, statuses, holds;
 static bool pooled, full;               /* full: the control socket takes no more for now */
 static int64_t pause_until;             /* after a failure, monotonic ms */
@@ -66,12 +66,17 @@ static void note_failure(uint32_t cell, uint32_t life, int step, int error, int 
     tell((struct tilt_event){.op = TILT_FAILED, .cell = cell, .life = life, .step = step, .error = error, .status = status}, -1);
 }
 
+/* Boxes that Python has not taken yet hold a descriptor each, so there are never many. */
+static bool wanted(void) {
+    return pooled && fleet.alive < fleet.size && fleet.starting < fleet.starting_most && fleet.ready < MOST_UNSENT;
+}
+
 static void make_missing(void) {
-    while (pooled && fleet.alive < fleet.size && fleet.starting < fleet.starting_most && now_ms() >= pause_until) {
+    while (wanted() && now_ms() >= pause_until) {
         enum tilt_step step;
         int error = fleet_make(&step);
-        if (error == EAGAIN)
-            pause_until = now_ms() + 2;         /* every free cell still rests */
+        if (error == RESTING)
+            pause_until = now_ms() + 2;
         else if (error)
             note_failure(0, 0, step, error, 0);
         if (error)
@@ -99,7 +104,7 @@ static int open_pool(const struct tilt_pool *pool) {
         !pool->cpu_milli || !pool->nofile)
         return EINVAL;
     char path[TILT_DIGEST + 16];
-    snprintf(path, sizeof path, "/i/%.*s/root", TILT_DIGEST, pool->image);
+    snprintf(path, sizeof path, "/m/i/%.*s/root", TILT_DIGEST, pool->image);
     int error = hold_image(pool->image);
     if (error)
         return error;
@@ -180,9 +185,8 @@ static void bury(void) {
 }
 
 static int wait_ms(void) {
-    bool wanted = pooled && fleet.alive < fleet.size && fleet.starting < fleet.starting_most;
     int64_t left = pause_until - now_ms();
-    return !wanted ? -1 : left > 0 ? (int)left : 0;
+    return !wanted() ? -1 : left > 0 ? (int)left : 0;
 }
 
 static void serve(int signals) {
@@ -233,20 +237,6 @@ static int open_programs(void) {
     return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* tilt-init beside this program, copied into sealed memory: no box can write to what the next one starts. */
-static int load_init(int programs) {
-    char block[65536];
-    ssize_t got;
-    int from = openat(programs, "tilt-init", O_RDONLY | O_CLOEXEC), to = memfd_create("tilt-init", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    while (from >= 0 && to >= 0 && (got = read(from, block, sizeof block)) > 0)
-        if (write(to, block, (size_t)got) != got)
-            return -1;
-    if (from < 0 || to < 0 || fchmod(to, 0555) || fcntl(to, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE))
-        return -1;
-    close(from);
-    return to;
-}
-
 /* Ends, having told the caller why. */
 static void give_up(const char *what, int error) {
     char reason[TILT_REASON] = "";
@@ -274,16 +264,14 @@ static int open_holds(const char *store) {
     return found;
 }
 
-static void prepare(const char *store) {
+static void prepare(const char *store, int programs) {
     struct rlimit files;
-    int ends[2], error, programs = open_programs();
+    int ends[2], error;
     if (!getrlimit(RLIMIT_NOFILE, &files)) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    if ((fleet.recipe.init_file = load_init(programs)) < 0)
-        give_up("tilt-init", errno);
     if (pipe2(ends, O_CLOEXEC))
         give_up("pipe", errno);
     statuses = ends[0];
@@ -296,6 +284,8 @@ static void prepare(const char *store) {
         give_up("/run/tiltyard/cells", error);
     if ((error = cgroups_open()))
         give_up("cgroups", error);
+    if ((error = box_open()))
+        give_up("descriptors", error);
     if (cgroups_missing()) {
         char what[128];
         snprintf(what, sizeof what, "no cgroup controller '%s', so that limit could not hold: enable or delegate it", cgroups_missing());
@@ -318,13 +308,21 @@ int main(int argc, char **argv) {
         cgroups_report();
         return 0;
     }
-    if (argc != 3 && argc != 4)
+    bool sealed = argc > 2 && !strcmp(argv[1], "--sealed");     /* as name_seal starts it */
+    char **given = sealed ? argv + 2 : argv;
+    int count = sealed ? argc - 2 : argc;
+    if (count != 3 && count != 4)
         give_up("usage: tilt-host CONTROL_FD IMAGE_STORE [CALLERS_UID] | --hash | --doctor", EINVAL);
-    control = atoi(argv[1]);
+    control = atoi(given[1]);
+    if (!sealed)
+        give_up("starting from sealed memory", name_seal(argv, open_programs()));
+    prctl(PR_SET_NAME, "tilt-host", 0, 0, 0);
+    name_keep(argv);
     fcntl(control, F_SETFD, FD_CLOEXEC);
-    check_caller(argc == 4 ? (uid_t)strtoul(argv[3], NULL, 10) : getuid());
-    int signals = open_signals();
-    prepare(argv[2]);
+    check_caller(count == 4 ? (uid_t)strtoul(given[3], NULL, 10) : getuid());
+    int signals = open_signals(), programs = atoi(argv[2]);
+    fcntl(programs, F_SETFD, FD_CLOEXEC);
+    prepare(given[2], programs);
     serve(signals);
     fleet_close();
     return 0;

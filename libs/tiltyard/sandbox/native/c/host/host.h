@@ -17,11 +17,14 @@ struct limits {
 /* cell.c: a number that no other process of this host holds, with its ids and namespaces */
 struct cell {
     uint32_t number;            /* also names its cgroup and its two uids */
-    int userns, netns, route;   /* route: a netlink socket inside netns, -1 when there is none */
+    int userns, route;          /* route: a netlink socket inside its network namespace */
 };
 int cells_open(void);
 int cell_take(struct cell *cell);
 int cell_renew(struct cell *cell);
+int cell_enter_netns(const struct cell *cell);
+void cell_lend_userns(struct cell *cell);
+void cell_regain_userns(struct cell *cell, pid_t dead);
 void cell_free(struct cell *cell);
 void cells_sweep(void);
 uid_t cell_payload_uid(const struct cell *cell);
@@ -59,10 +62,16 @@ struct recipe {
     struct limits limits;
     char image[TILT_DIGEST + 1];
     uint32_t reuses;            /* boxes that one cell may serve, 0: any number */
-    int init_file, status, leash, zygote;
+    int status, leash, zygote;
 };
+int box_open(void);
 int box_clone(struct box *box, const struct recipe *recipe);
 int box_borrow_usr(const char *image);
+
+/* name.c: the program itself, and what it is called */
+int name_seal(char **arguments, int programs);
+void name_keep(char **arguments);
+void name_forget(void);
 
 /* warm.c: the interpreter that is copied into boxes */
 int warm_load(int programs);

@@ -1,8 +1,9 @@
 /* The empty root: a private mount namespace that holds the images, /usr and a few device nodes, and nothing else.
  *
  * Guarantees: after root_enter the host's root can be reached neither from here nor from any box cloned from here.
- * Layout: /i images (read-only), /u the host's /usr (read-only, packages hidden), /d devices, /e an empty folder, /z the warm interpreter's files, /t and /b
- * mount points of the box in the making. */
+ * Layout: /m a mount that holds what a box leaves, all at once: /m/i images (read-only), /m/u the host's /usr (read-only, packages
+ * hidden) and /m/t, its own tmpfs; /d devices, /e an empty folder, /z the warm interpreter's files, /b the root of the box in
+ * the making. */
 #define _GNU_SOURCE
 #include "host.h"
 #include <dirent.h>
@@ -89,16 +90,18 @@ static int hide_packages(const char *lib) {
 static int enter(int store, int usr) {
     if (mount("tilt", base, "tmpfs", MS_NOSUID, "size=1m,nr_inodes=64,mode=0755") || chdir(base))
         return errno;
-    for (const char *name = "iudetbzo"; *name; name++)
+    for (const char *name = "mdebzo"; *name; name++)
         if (mkdir((char[]){*name, 0}, 0755))
             return errno;
     umask(0);
     if (syscall(SYS_pivot_root, ".", "o") || chdir("/"))
         return errno;
-    int error = attach(store, "/i", MS_RDONLY | MS_NOSUID | MS_NODEV) ?: attach(usr, "/u", MS_RDONLY | MS_NOSUID | MS_NODEV);
+    if (mount("/m", "/m", NULL, MS_BIND, NULL) || mkdir("/m/i", 0755) || mkdir("/m/u", 0755) || mkdir("/m/t", 0755))
+        return errno;
+    int error = attach(store, "/m/i", MS_RDONLY | MS_NOSUID | MS_NODEV) ?: attach(usr, "/m/u", MS_RDONLY | MS_NOSUID | MS_NODEV);
     if (!error && (umount2("/o", MNT_DETACH) || rmdir("/o")))
         error = errno;
-    return error ?: make_devices() ?: hide_packages("/u/lib") ?: hide_packages("/u/lib64");
+    return error ?: make_devices() ?: hide_packages("/m/u/lib") ?: hide_packages("/m/u/lib64");
 }
 
 int root_enter(const char *store) {

@@ -44,12 +44,12 @@ int warm_load(int programs) {
 /* The image as its root, read-only, with our two files in /mnt. */
 static int enter_image(const char *image) {
     char path[TILT_DIGEST + 16];
-    snprintf(path, sizeof path, "/i/%s/root", image);
+    snprintf(path, sizeof path, "/m/i/%s/root", image);
     if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC) || mount(path, "/b", NULL, MS_BIND, NULL))
         return errno;
     int error = box_borrow_usr(image);
     if (error || mount("/d", "/b/dev", NULL, MS_BIND, NULL) || mount("/z", "/b/mnt", NULL, MS_BIND, NULL) ||
-        umount2("/i", MNT_DETACH) || umount2("/u", MNT_DETACH) || chdir("/b") || mount(".", "/", NULL, MS_MOVE, NULL) ||
+        umount2("/m", MNT_DETACH) || chdir("/b") || mount(".", "/", NULL, MS_MOVE, NULL) ||
         chroot(".") || chdir("/"))
         return error ? error : errno;
     return 0;
@@ -86,7 +86,7 @@ static void become_zygote(const char *image, const char *python, int socket, pid
     place(socket, folders, count);
     snprintf(number, sizeof number, "%d", count);
     char *argv[] = {(char *)python, "-I", "-S", "/mnt/zygote.py", number, NULL};
-    char *env[] = {"LANG=C.UTF-8", "HOME=/box", NULL};
+    char *env[] = {"LANG=C.UTF-8", "HOME=/box", "LD_BIND_NOW=1", NULL};     /* a copy that binds a symbol pays for it */
     execve(python, argv, env);
     _exit(1);
 }
@@ -96,7 +96,7 @@ int warm_start(const char *image) {
     char link[TILT_DIGEST + 16], python[512];
     int ends[2], on = 1, room = 1 << 20;
     pid_t host = getpid();
-    snprintf(link, sizeof link, "/i/%s/python", image);
+    snprintf(link, sizeof link, "/m/i/%s/python", image);
     ssize_t length = readlink(link, python, sizeof python - 1);
     if (WITHOUT(PIDNS) || WITHOUT(USERNS))
         return -1;                          /* a copy finds its box by both */

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -182,11 +181,11 @@ static int open_signals(void) {
     return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-static void prepare(char *const limits[3]) {
+static void prepare(const struct init_start *start) {
     int error;
-    payload_nofile = strtoull(limits[0], NULL, 10);
-    payload_file_bytes = strtoull(limits[1], NULL, 10);
-    job_cpu_milli = strtoull(limits[2], NULL, 10);
+    payload_nofile = start->nofile;
+    payload_file_bytes = start->file_bytes;
+    job_cpu_milli = start->cpu_milli;
     if ((error = rights_drop()))
         die(STEP_RIGHTS, error);
     if ((error = limits_set(payload_nofile, payload_file_bytes)))
@@ -222,31 +221,20 @@ static void serve(void) {
     }
 }
 
-/* Arguments: NOFILE FILE_BYTES CPU_MILLI CELL LIFE, from tilt-host; or --join SOCKET NOFILE FILE_BYTES CPU_MILLI, where a
- * container runtime starts this program. */
-int main(int count, char **arguments) {
+void init_run(const struct init_start *start) {
     int error;
-    if (count == 2 && !strcmp(arguments[1], "--hash"))
-        return puts(TILT_SOURCE_HASH) < 0;
-    if (count != 6)
-        return 2;
     prctl(PR_SET_NAME, "tilt-init", 0, 0, 0);
-    joined = !strcmp(arguments[1], "--join");
-    if (joined && (error = join_prepare()))
-        die(STEP_DESCRIPTORS, error);
-    if (!joined) {
-        status.cell = (uint32_t)strtoul(arguments[4], NULL, 10);
-        status.life = (uint32_t)strtoul(arguments[5], NULL, 10);
-    }
-    prepare(arguments + (joined ? 3 : 1));
+    joined = start->arguments;
+    status = (struct tilt_status){.cell = start->cell, .life = start->life};
+    prepare(start);
     signals = open_signals();
     if (signals < 0)
         die(STEP_DESCRIPTORS, errno);
-    if (joined && (error = join_call(arguments[2])))
+    if (joined && (error = join_call(start->arguments[2])))
         die(STEP_JOIN, error);
     status.step = STEP_READY;
     if (write(INIT_STATUS, &status, sizeof status) != sizeof status)
-        return 1;
+        _exit(1);
     close(INIT_STATUS);
     serve();
 }

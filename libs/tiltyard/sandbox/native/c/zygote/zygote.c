@@ -5,9 +5,7 @@
  * the copy joins the box's cgroup before anything else and is the payload, in every respect, before Python runs again.
  * Does not: listen to a payload. Only PID 1 of a box holds the other end of the socket. */
 #define _GNU_SOURCE
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
+#include "zygote.h"
 
 #include "../init/init.h"
 #include <errno.h>
@@ -85,11 +83,15 @@ static bool receive(void) {
            (uint64_t)asked.how.argc + asked.how.envc + 1 == found && asked.who.uid > ID_BASE && (asked.who.uid - ID_BASE) % 2 == 1;
 }
 
+/* As cgroup_enter of tilt-host does. */
 static int join_cgroups(int folders) {
-    char path[64];
-    snprintf(path, sizeof path, "c%u/cgroup.procs", (asked.who.uid - ID_BASE) / 2);
+    char tasks[64], procs[64];
+    snprintf(tasks, sizeof tasks, "c%u/tasks", (asked.who.uid - ID_BASE) / 2);
+    snprintf(procs, sizeof procs, "c%u/cgroup.procs", (asked.who.uid - ID_BASE) / 2);
     for (int i = 0; i < folders; i++) {
-        int fd = openat(FIRST_FOLDER + i, path, O_WRONLY | O_CLOEXEC);
+        int fd = openat(FIRST_FOLDER + i, tasks, O_WRONLY | O_CLOEXEC);
+        if (fd < 0)                         /* v2 */
+            fd = openat(FIRST_FOLDER + i, procs, O_WRONLY | O_CLOEXEC);
         if (fd < 0 || write(fd, "0", 1) != 1)
             return -1;
         close(fd);
@@ -147,54 +149,40 @@ static void place_descriptors(void) {
         close(high[OWN + (int)i]);
 }
 
-/* Two helpers that share our memory lead into the box: the first joins its cgroup and namespaces, the second is born in its PID
- * namespace and makes the copy, so that the copy's orphanhood ends with the box's PID 1 as its parent. True: we are the copy. */
-static bool copy_into_box(int folders) {
-    const int spaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
-    if (!vfork()) {
+/* A helper that shares our memory is born in the box's PID namespace, joins the box's cgroup and the rest of its namespaces, and
+ * makes the copy, so that the copy's orphanhood ends with the box's PID 1 as its parent. True: we are the copy. */
+static bool copy_into_box(int folders, int own) {
+    const int spaces = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
+    pid_t helper = setns(asked.pidfd, CLONE_NEWPID) ? -1 : vfork();
+    if (!helper) {
         if (join_cgroups(folders) || setns(asked.pidfd, spaces))
             give_up();
-        pid_t second = vfork();
-        if (!second) {
-            signal(SIGCHLD, SIG_DFL);       /* a copy that ends at once must be left for the box's PID 1 to reap */
-            pid_t copy = fork();
-            if (!copy)
-                return true;
-            if (copy < 0)
-                give_up();
-            _exit(0);
-        }
-        if (second < 0)
+        signal(SIGCHLD, SIG_DFL);           /* a copy that ends at once must be left for the box's PID 1 to reap */
+        pid_t copy = fork();
+        if (!copy)
+            return true;
+        if (copy < 0)
             give_up();
         _exit(0);
     }
+    if (helper < 0)
+        tell(FAULT_WARM, errno);
+    if (setns(own, CLONE_NEWPID))           /* or the box's PID namespace would stay until the next request */
+        _exit(1);
     return false;
 }
 
-static PyObject *strings(const char **cursor, uint32_t count) {
-    PyObject *list = PyList_New(0);
-    for (uint32_t i = 0; list && i < count; i++) {
-        PyObject *text = PyBytes_FromString(*cursor);
-        if (!text || PyList_Append(list, text))
-            return NULL;
-        Py_DECREF(text);
-        *cursor += strlen(*cursor) + 1;
-    }
-    return list;
-}
-
-/* Returns only in a box: (arguments, environment). */
+/* Returns only in a box: what script_take gives. */
 static PyObject *serve(PyObject *self, PyObject *count) {
     (void)self;
-    int folders = (int)PyLong_AsLong(count);
+    int folders = (int)PyLong_AsLong(count), own = (int)syscall(SYS_pidfd_open, getpid(), 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    signal(SIGCHLD, SIG_IGN);               /* the helpers are nobody's zombies: */
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);      /* one that outlives the other comes back to us, not to a PID 1 that is slow */
+    signal(SIGCHLD, SIG_IGN);               /* the helpers are nobody's zombies */
     for (;;) {
         bool sound = receive();
         asked.pidfd = sound ? (int)syscall(SYS_pidfd_open, asked.who.pid, 0) : -1;
-        if (asked.pidfd >= 0 && copy_into_box(folders))
+        if (asked.pidfd >= 0 && copy_into_box(folders, own))
             break;
         for (int i = 0; i < asked.fd_count; i++)
             close(asked.fds[i]);
@@ -204,22 +192,24 @@ static PyObject *serve(PyObject *self, PyObject *count) {
     }
     become_payload();
     place_descriptors();
-    const char *cursor = asked.strings;
-    if (!WITHOUT(NEW_SEEDS))
-        PyOS_AfterFork_Child();
-    PyObject *arguments = strings(&cursor, asked.how.argc), *environment = strings(&cursor, asked.how.envc);
-    if (chdir(cursor)) {
+    PyOS_AfterFork_Child();
+    const char *folder = asked.strings;
+    for (uint32_t i = 0; i < asked.how.argc + asked.how.envc; i++)
+        folder += strlen(folder) + 1;
+    if (chdir(folder)) {
         tell(FAULT_EXEC, errno);
         _exit(127);
     }
     close(asked.fds[FAULT]);
+    PyObject *script = script_take(asked.strings, asked.how.argc, asked.how.envc);
     memset(message, 0, (size_t)(asked.end - message));
-    return arguments && environment ? PyTuple_Pack(2, arguments, environment) : NULL;
+    return script;
 }
 
 static PyMethodDef methods[] = {{"serve", serve, METH_O, "Wait for requests; return in each box."}, {NULL, NULL, 0, NULL}};
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "tilt_zygote", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit_tilt_zygote(void) {
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    return module && PyModule_AddIntConstant(module, "NEW_SEEDS", !WITHOUT(NEW_SEEDS)) ? NULL : module;
 }

@@ -21,13 +21,20 @@ import linecache  # noqa: F401
 import math  # noqa: F401
 import operator  # noqa: F401
 import os
-import random  # noqa: F401  (os.fork's hook seeds it anew in each copy)
 import re  # noqa: F401
 import string  # noqa: F401
 import sys
 import traceback  # noqa: F401
 import types
 import typing  # noqa: F401
+
+_fork = os.fork
+del os.fork  # so that random leaves no hook: `_seed` does its work by one call, and leaves it for later
+import random  # noqa: E402
+
+os.fork = _fork
+_main = types.ModuleType("__main__")
+_main.__dict__.update(__builtins__=__builtins__, __cached__=None, __annotations__={})
 
 
 def _code(ended):
@@ -40,12 +47,9 @@ def _code(ended):
     return 1
 
 
-def _run(path, names):
-    try:
-        with open(path, "rb") as file:
-            source = file.read()
-    except OSError as error:
-        sys.stderr.write(f"python3: can't open file {path!r}: [Errno {error.errno}] {error.strerror}\n")
+def _run(path, source, names):
+    if isinstance(source, int):
+        sys.stderr.write(f"python3: can't open file {path!r}: [Errno {source}] {os.strerror(source)}\n")
         return 2
     try:
         exec(compile(source, path, "exec", dont_inherit=True), names)
@@ -73,25 +77,39 @@ def _end(code):
     os._exit(code)
 
 
+def _seed():
+    super(random.Random, random._inst).seed()
+    os.register_at_fork(after_in_child=random._inst.seed)
+
+
+def _rehearse():
+    """What a first use makes or changes is there before any copy: a copy that changes it pays for it."""
+    for _ in range(20):
+        _run("", b"", {})
+
+
 def _serve(folders):
+    """Returns in each copy: its script's path and bytes."""
     sys.path.insert(0, "/mnt")
     import tilt_zygote  # pyright: ignore[reportMissingImports]
 
     del sys.path[0], sys.modules["tilt_zygote"]
     sys.path_importer_cache.pop("/mnt", None)
+    variables = os.environ._data
+    _rehearse()
     gc.collect()
     gc.freeze()
-    arguments, environment = tilt_zygote.serve(folders)
-    os.environ.clear()
-    for item in environment:
-        name, _, value = item.partition(b"=")
-        os.environb[name] = value
-    sys.argv[:] = [os.fsdecode(argument) for argument in arguments]
-    sys.orig_argv[:] = ["python3", "-I", "-S", *sys.argv]
+    arguments, environment, path, source = tilt_zygote.serve(folders)
+    if tilt_zygote.NEW_SEEDS:
+        _seed()
+    variables.clear()
+    variables.update(environment)
+    sys.argv[:] = arguments
+    sys.orig_argv[4:] = arguments[1:]
+    sys.orig_argv[0], sys.orig_argv[3] = "python3", arguments[0]
+    sys.modules["__main__"] = _main
+    _main.__dict__["__file__"] = path
+    return path, source
 
 
-_serve(int(sys.argv[1]))
-_script = os.path.join(os.getcwd(), sys.argv[0])
-_main = sys.modules["__main__"] = types.ModuleType("__main__")
-_main.__dict__.update(__builtins__=__builtins__, __file__=_script, __cached__=None, __annotations__={})
-_end(_run(_script, _main.__dict__))
+_end(_run(*_serve(int(sys.argv[1])), _main.__dict__))
