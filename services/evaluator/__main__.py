@@ -9,6 +9,7 @@ from services.evaluator.app import desks
 from services.evaluator.settings import EvaluatorSettings, read
 from tiltyard.contracts.settings import InvalidSettings
 from tiltyard.sandbox import SandboxUnavailable
+from tiltyard.telemetry.garbage import look_seldom
 from tiltyard.telemetry.setup import Telemetry, setup
 
 
@@ -30,9 +31,11 @@ def main() -> None:
             from services.evaluator import celery  # takes 0.3 s: only who has a broker pays
             from services.evaluator.dead_letters import Collector
 
+            look_seldom()
             with closing(Collector(settings.broker_url, settings.database_url)):
                 celery.serve(lambda: desks(settings, telemetry), settings.broker_url)
         else:
+            look_seldom()
             asyncio.run(on_postgres(settings, telemetry))
         telemetry.shutdown()
     except (InvalidSettings, SandboxUnavailable) as error:

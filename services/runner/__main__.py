@@ -10,6 +10,7 @@ from services.runner.worker import run
 from tiltyard.contracts.settings import InvalidSettings
 from tiltyard.sandbox import SandboxUnavailable
 from tiltyard.store.fleet import OtherVersion
+from tiltyard.telemetry.garbage import look_seldom
 from tiltyard.telemetry.setup import setup
 from tiltyard.web.token import BadToken
 
@@ -22,6 +23,7 @@ async def serve(settings: RunnerSettings) -> None:
     if settings.metrics_port:
         telemetry.metrics.serve(settings.metrics_port)
     async with parts(settings, telemetry) as made, lending(settings):
+        look_seldom()
         await run(made, stop)
     telemetry.shutdown()
 

@@ -166,6 +166,7 @@ def explained():
 
 def main():
     folder, fileno = sys.argv[1:]
+    sys.dont_write_bytecode = True  # nobody imports these files again
     ids = load(sys.stdin.read())
     report = os.dup(1)
     os.dup2(2, 1)
