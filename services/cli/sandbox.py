@@ -4,19 +4,22 @@ import asyncio
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
 
+from services.cli.boxes import accepting, made_by, source
 from services.cli.door import door
 from services.cli.images import images
 from services.cli.output import Output, reporting
+from services.cli.sandbox_health import health_command
+from services.cli.sandbox_shell import shell_command
 from tiltyard.sandbox import (
     Connection,
     DoctorReport,
     ExecResult,
     Health,
-    InvalidExec,
     Limits,
     NativeBackend,
     Network,
@@ -26,7 +29,6 @@ from tiltyard.sandbox import (
     doctor,
 )
 from tiltyard.sandbox.docker import runtime as docker_runtime
-from tiltyard.sandbox.docker.backend import DockerBackend
 
 
 @click.group(no_args_is_help=True)
@@ -36,6 +38,8 @@ def sandbox() -> None:
     \b
     tiltyard sandbox doctor            what works here, and what to do about the rest
     tiltyard sandbox run -- python3 -c 'print(1)'
+    tiltyard sandbox shell             a terminal in one
+    tiltyard sandbox health            whether boxes can be had now, and how the machine is
     tiltyard sandbox check             every law and every attack, tried
     tiltyard sandbox bench             how fast
     tiltyard sandbox door              sandboxes for programs that are not root
@@ -47,6 +51,8 @@ def sandbox() -> None:
 
 sandbox.add_command(images)
 sandbox.add_command(door)
+sandbox.add_command(health_command)
+sandbox.add_command(shell_command)
 
 
 @sandbox.command("doctor")
@@ -72,40 +78,9 @@ def _rows(report: DoctorReport) -> list[list[object]]:
     return [[check.name, marks[check.health], check.detail] for check in report.checks]
 
 
-def _source(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what boxes are made by, and from what."""
-    for option in (
-        click.option("--image", help="native: host, or of `images list`. docker: of `docker images`."),
-        click.option("--runtime", help="docker's runtime: runc, or runsc (gVisor) for hostile code."),
-        click.option(
-            "--backend", type=click.Choice(["native", "docker"]), default="native", show_default=True
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _made_by(
-    backend: str, runtime: str | None, image: str | None, accept: tuple[docker_runtime.Demand, ...]
-) -> tuple[SandboxBackend, str]:
-    """The backend and its image. Raises InvalidExec for options that do not go together."""
-    if backend == "native":
-        if runtime or accept:
-            raise InvalidExec("--runtime and --accept are for --backend docker")
-        return NativeBackend(), image or "host"
-    if image is None:
-        raise InvalidExec("--backend docker needs --image, the name of one of `docker images`")
-    return DockerBackend(runtime or "runc", accept=accept), image
-
-
 @sandbox.command("run", context_settings={"ignore_unknown_options": True})
-@_source
-@click.option(
-    "--accept",
-    multiple=True,
-    type=click.Choice(docker_runtime.Demand),
-    help="Go without what the runtime cannot enforce; again for each.",
-)
+@source
+@accepting
 @click.option("--memory-mb", default=512, show_default=True, help="MiB of memory, its files included.")
 @click.option("--pids", default=64, show_default=True, help="Processes and threads.")
 @click.option("--cpus", default=1.0, show_default=True, help="CPUs.")
@@ -144,11 +119,11 @@ def run_command(
       tiltyard sandbox run --allow example.org:443 -- curl -s https://example.org
     """
     try:
-        made_by, image = _made_by(backend, runtime, image, accept)
+        backend_, image = made_by(backend, runtime, image, accept)
         limits = Limits(memory_mb=memory_mb, pids=pids, cpus=cpus, disk_mb=min(64, memory_mb // 2))
         stdin = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
         network = Network(allow=allow) if allow else None
-        pool = WarmPool(backend=made_by, image=image, size=1, limits=limits)
+        pool = WarmPool(backend=backend_, image=image, size=1, limits=limits)
         options = {"stdin": stdin, "cpu_seconds": cpu_seconds, "wall_seconds": wall_seconds}
         result, connections = asyncio.run(_run(pool, network, argv, options))
     except SandboxError as error:
@@ -180,7 +155,7 @@ def _plain(result: ExecResult) -> dict[str, Any]:
 
 
 @sandbox.command("check")
-@_source
+@source
 @reporting
 def check_command(out: Output, backend: str, runtime: str | None, image: str | None) -> int:
     """Try every law and every attack on this machine. Exit code 1: one does not hold, or succeeds.
@@ -193,17 +168,15 @@ def check_command(out: Output, backend: str, runtime: str | None, image: str | N
       tiltyard sandbox check
       tiltyard sandbox check --backend docker --runtime runsc --image python:3.12
     """
-    excuse = docker_runtime.excuse if backend == "docker" else lambda _runtime, _law: ""
+    excuse = partial(docker_runtime.excuse, runtime or "runc") if backend == "docker" else _no_excuse
     try:
         accept = tuple(docker_runtime.Demand) if backend == "docker" else ()
-        made_by, image = _made_by(backend, runtime, image, accept)
-        findings, attacks = asyncio.run(
-            _try_all(made_by, image, lambda name: excuse(runtime or "runc", name))
-        )
+        backend_, image = made_by(backend, runtime, image, accept)
+        findings, attacks = asyncio.run(_try_all(backend_, image, excuse))
     except SandboxError as error:
         raise click.ClickException(str(error)) from error
     laws = [
-        {**asdict(finding), "excuse": "" if finding.holds else excuse(runtime or "runc", finding.law)}
+        {**asdict(finding), "excuse": "" if finding.holds else excuse(finding.law, finding.detail)}
         for finding in findings
     ]
     holds = all(law["holds"] or law["excuse"] for law in laws)
@@ -212,6 +185,11 @@ def check_command(out: Output, backend: str, runtime: str | None, image: str | N
     rows = [_law_row(law) for law in laws] + [_attack_row(attack) for attack in attacks]
     out.result(document | {"attacks": attacks}, lambda: out.table(["law or attack", "", "found"], rows))
     return 0 if holds else 1
+
+
+def _no_excuse(name: str, seen: str) -> str:
+    del name, seen
+    return ""
 
 
 def _law_row(law: dict[str, Any]) -> list[object]:
@@ -234,15 +212,15 @@ def _attack_row(attack: dict[str, Any]) -> list[object]:
 
 
 async def _try_all(
-    made_by: SandboxBackend, image: str, excuse: Callable[[str], str]
+    backend: SandboxBackend, image: str, excuse: Callable[[str, str], str]
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     from tiltyard.sandbox.abuse import ATTACKS, assail
     from tiltyard.sandbox.conformance import LIMITS, conform
 
-    async with WarmPool(backend=made_by, image=image, size=3, limits=LIMITS) as pool:
+    async with WarmPool(backend=backend, image=image, size=3, limits=LIMITS) as pool:
         laws = [finding async for finding in conform(pool)]
         attacks = [asdict(finding) async for finding in assail(pool, ATTACKS, excuse)]
-    if not isinstance(made_by, NativeBackend):  # what stops it there, this does not know
+    if not isinstance(backend, NativeBackend):  # what stops it there, this does not know
         attacks = [{**attack, "stopped_by": ""} for attack in attacks]
     return laws, attacks
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.sandbox
 def made(lab: Lab, *attacks: Attack, excuse: str = "") -> list[Finding]:
     async def run() -> list[Finding]:
         async with WarmPool(size=3, limits=LIMITS) as pool:
-            return [finding async for finding in assail(pool, attacks, lambda _: excuse)]
+            return [finding async for finding in assail(pool, attacks, lambda _name, _seen: excuse)]
 
     return lab.run(run())
 

@@ -12,7 +12,7 @@ from tiltyard.sandbox.conformance import LIMITS
 from tiltyard.sandbox.docker.runtime import Demand
 
 T = TypeVar("T")
-UNENFORCED_BY_RUNSC = (Demand.pids, Demand.inodes)
+UNENFORCED_BY_RUNSC = (Demand.inodes,)
 
 
 class DockerLab:

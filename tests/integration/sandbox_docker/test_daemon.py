@@ -14,6 +14,8 @@ import pytest
 from tests.integration.sandbox_docker.conftest import DockerLab
 from tests.integration.sandbox_docker.dockerd import IMAGE, Dockerd
 from tiltyard.sandbox import (
+    BreakerPolicy,
+    BreakerState,
     CapabilityRefused,
     DockerBackend,
     ImageFault,
@@ -54,6 +56,10 @@ def test_what_is_absent_is_named_with_the_cure(lab: DockerLab) -> None:
     assert isinstance(no_image, ImageFault)
     assert IMAGE in str(no_image)
     assert isinstance(lab.run(_refused(DockerBackend(url=url), "host")), ImageFault)
+    for other in (f"{IMAGE.partition(':')[0]}@sha256:{'0' * 64}", f"sha256:{'0' * 64}"):
+        wrong = lab.run(_refused(DockerBackend(url=url), other))
+        assert isinstance(wrong, ImageFault)
+        assert other in str(wrong)
 
 
 def test_a_daemon_elsewhere_and_a_virtual_machine_are_refused(lab: DockerLab) -> None:
@@ -120,16 +126,21 @@ def test_the_sweep_ends_a_dead_owners_running_container_and_no_living_ones(lab: 
 def test_boxes_outlive_a_daemon_that_is_killed_and_come_again_with_it(lab: DockerLab) -> None:
     async def use() -> None:
         backend = DockerBackend(url=lab.daemon.url)
-        async with WarmPool(image=IMAGE, size=1, limits=LIMITS, backend=backend) as pool:
+        policy = BreakerPolicy(least=2, rest_seconds=0.2, most_rest_seconds=0.2)
+        async with WarmPool(image=IMAGE, size=1, limits=LIMITS, backend=backend, breaker=policy) as pool:
             try:
                 async with pool.acquire() as box:
                     lab.daemon.stop(signal.SIGKILL)
                     assert (await box.exec(["echo", "still"])).stdout == b"still\n"
                 with pytest.raises(SandboxUnavailable, match="docker"):
                     await pool.borrow(1, timeout=120)
+                while not pool.health().failed:  # noqa: ASYNC110 - the pool tells nobody
+                    await asyncio.sleep(0.1)
+                assert "could not be made" in pool.health().reason
             finally:
                 lab.daemon.start()
             assert await _once_it_is_back(pool) == b"again\n"
+            assert pool.health().state is BreakerState.closed
 
     lab.run(use())
     assert lab.run(_once_it_is_back(lab.pool)), "another pool of the same daemon came back too"

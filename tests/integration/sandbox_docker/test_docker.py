@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import signal
 import socket
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.integration.sandbox_docker.conftest import DockerLab
 from tests.integration.sandbox_docker.dockerd import IMAGE
-from tiltyard.sandbox import DockerBackend, ExecOutcome, FileFault, SandboxGone, WarmPool
+from tiltyard.sandbox import DockerBackend, ExecOutcome, FileFault, InvalidExec, SandboxGone, WarmPool
 from tiltyard.sandbox.conformance import LIMITS
 from tiltyard.sandbox.docker.box import DockerBox
 
@@ -141,3 +142,81 @@ def test_a_pool_never_has_more_containers_than_boxes(lab: DockerLab) -> None:
         assert len(lab.daemon.containers()) <= lab.pool.size
 
     lab.run(use())
+
+
+def test_a_reset_box_is_another_container_that_shows_nothing_of_before(lab: DockerLab) -> None:
+    async def again(box: DockerBox) -> None:
+        before = box.container.id
+        await box.start(["sleep", "600"])
+        assert (await box.exec(["sh", "-c", "for d in /box /tmp /dev/shm; do echo x > $d/x; done"])).ok
+        await box.reset()
+        assert box.container.id != before
+        assert (await box.exec(["ls", "-A", "/box", "/tmp", "/dev/shm"])).stdout.split() == [
+            *(b"/box:", b"/dev/shm:", b"/tmp:")
+        ]
+        while before in {each["Id"] for each in lab.daemon.containers()}:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert (await box.stats()).background == 0
+        assert (await lab.pool.stats()).drifted == 0
+
+    lab.with_box(again)
+
+
+def test_a_box_that_was_released_is_not_reset(lab: DockerLab) -> None:
+    async def use() -> None:
+        async with lab.pool.acquire(timeout=120) as box:
+            pass
+        with pytest.raises(SandboxGone, match="released"):
+            await box.reset()
+
+    lab.run(use())
+
+
+def test_a_snapshot_is_given_to_fresh_containers(lab: DockerLab) -> None:
+    async def keep(box: DockerBox) -> Any:
+        await box.write("folder/file", "kept")
+        await box.write("/tmp/other", "too")
+        return await box.snapshot()
+
+    snapshot = lab.with_box(keep)
+
+    async def use() -> None:
+        async with lab.pool.fork(snapshot, 2, timeout=120) as boxes:
+            for box in boxes:
+                assert (await box.read("folder/file"), await box.read("/tmp/other")) == (b"kept", b"too")
+
+    lab.run(use())
+
+
+def test_what_no_command_can_be_given_is_refused_and_the_box_stays_good(lab: DockerLab) -> None:
+    async def ask(box: DockerBox) -> None:
+        with pytest.raises(InvalidExec, match="as a file or stdin"):
+            await box.exec(["echo", "x" * 5_000_000])
+        assert (await box.exec([b"touch", b"a\xff"])).ok
+        assert [entry.name for entry in await box.list()] == ["a\udcff"]
+        with pytest.raises(FileFault) as full:
+            await box.write("large", b"x" * (LIMITS.disk_bytes + 1))
+        assert full.value.error in (errno.ENOSPC, errno.EFBIG)
+        assert (await box.exec(["rm", "-f", "large"])).ok
+        assert (await box.exec(["true"])).ok
+
+    lab.with_box(ask)
+
+
+def test_a_container_that_is_killed_under_its_command_is_the_platforms_fault(lab: DockerLab) -> None:
+    async def kill(box: DockerBox) -> None:
+        said = asyncio.Event()
+        parts: list[bytes] = []
+
+        def hear(_: str, part: bytes) -> None:
+            parts.append(part)
+            said.set()
+
+        command = ["sh", "-c", "echo early; exec sleep 600"]
+        running = asyncio.create_task(box.exec(command, wall_seconds=600, on_output=hear))
+        await said.wait()
+        os.kill(_inspect(lab, box)["State"]["Pid"], signal.SIGKILL)
+        assert (await running).outcome is ExecOutcome.infra_error
+        assert b"".join(parts) == b"early\n"
+
+    lab.with_box(kill)

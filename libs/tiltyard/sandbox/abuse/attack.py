@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from tiltyard.sandbox.backend import Box
-from tiltyard.sandbox.errors import CapabilityRefused, SandboxError
+from tiltyard.sandbox.errors import CapabilityRefused, SandboxError, SandboxGone
 from tiltyard.sandbox.pool import WarmPool
 from tiltyard.sandbox.result import ExecOutcome, ExecResult
 
@@ -15,6 +15,8 @@ from .walls import Proof
 
 _PATIENCE = 600.0
 """Seconds; an emulated machine is some twenty times slower."""
+_SLOW = {"cpu_seconds": 100.0, "wall_seconds": 300.0}
+"""What an attack that ends by itself may take there."""
 
 
 class Verdict(StrEnum):
@@ -49,7 +51,7 @@ class Arena:
     async def exec(self, argv: list[str], **options: Any) -> ExecResult:
         """One command in a box of its own."""
         async with self.pool.acquire(timeout=_PATIENCE) as box:
-            return await box.exec(argv, **options)
+            return await box.exec(argv, **{**_SLOW, **options})
 
     async def python(self, code: str, **options: Any) -> ExecResult:
         """One Python program in a box of its own."""
@@ -92,7 +94,7 @@ class Finding:
 async def python(box: Box, code: str, **options: Any) -> ExecResult:
     """One Python program in a box."""
     files = {"attack.py": code, **options.pop("files", {})}
-    return await box.exec(["python3", "-I", "-S", "attack.py"], files=files, **options)
+    return await box.exec(["python3", "-I", "-S", "attack.py"], files=files, **{**_SLOW, **options})
 
 
 def must(holds: bool, seen: object) -> None:
@@ -116,18 +118,38 @@ async def usable(box: Box) -> None:
     must_say(await box.exec(["echo", "usable"]), "usable")
 
 
+WENT = "the box ended with its memory"
+"""What is seen of a box that the memory limit ends as a whole."""
+
+
+async def went(box: Box, result: ExecResult) -> bool:
+    """Whether the box ended with a command that was ended for memory; any other end of it is a breach."""
+    try:
+        await usable(box)
+    except SandboxGone as gone:
+        must(result.outcome is ExecOutcome.oom, f"{result.outcome}: {gone}")
+        return True
+    return False
+
+
+def _never(name: str, seen: str) -> str:
+    del name, seen
+    return ""
+
+
 async def assail(
     pool: WarmPool,
     attacks: Iterable[Attack],
-    excuse: Callable[[str], str] = lambda _: "",
+    excuse: Callable[[str, str], str] = _never,
     *,
     patience: float = 60.0,
 ) -> AsyncIterator[Finding]:
-    """Makes every attack. `excuse`: the backend's reason why it cannot defend one, by name; empty: it can."""
+    """Makes every attack. `excuse`: the backend's reason why it cannot defend one, from its name and what was
+    seen; empty: it can."""
     arena = Arena(pool, patience)
     for attack in attacks:
         verdict, detail = await _make(attack, arena)
-        if verdict is Verdict.broken and (reason := excuse(attack.name)):
+        if verdict is Verdict.broken and (reason := excuse(attack.name, detail)):
             verdict, detail = Verdict.cannot_defend, f"{reason} ({detail})"
         stopped_by = "; ".join(map(str, attack.proofs)) or attack.beyond
         yield Finding(

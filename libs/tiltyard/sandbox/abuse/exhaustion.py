@@ -7,7 +7,7 @@ import asyncio
 from tiltyard.sandbox.backend import Box
 from tiltyard.sandbox.result import ExecOutcome as End
 
-from .attack import Arena, Attack, must, must_end, must_say, python, usable
+from .attack import WENT, Arena, Attack, must, must_end, must_say, python, usable, went
 
 _BOMB = """
 import os, signal
@@ -84,27 +84,35 @@ async def alone(box: Box) -> None:
 
 async def fork_bomb(arena: Arena) -> None:
     async def bomb(box: Box) -> None:
-        must_end(
-            await python(box, _BOMB, cpu_seconds=0.5, wall_seconds=20), End.timeout_cpu, End.timeout_wall
-        )
+        result = await python(box, _BOMB, cpu_seconds=0.5, wall_seconds=20)
+        must(not await went(box, result), WENT)
+        must_end(result, End.timeout_cpu, End.timeout_wall)
         await alone(box)
 
     await arena.with_box(bomb)
 
 
 async def bounded_forks(arena: Arena) -> None:
-    must_end(await arena.python(_SLEEPERS), End.pids, End.nonzero)
+    async def fork(box: Box) -> None:
+        result = await python(box, _SLEEPERS)
+        must(not await went(box, result), WENT)
+        must_end(result, End.pids, End.nonzero)
+
+    await arena.with_box(fork)
 
 
 async def memory(arena: Arena) -> None:
+    lost: list[str] = []
     for kind, code in _MEMORY.items():
 
         async def eat(box: Box, code: str = code, kind: str = kind) -> None:
             result = await box.exec(["python3", "-c", code], cpu_seconds=30)
             must(result.outcome in (End.oom, End.nonzero), f"{kind}: {result.outcome}")
-            await usable(box)
+            if await went(box, result):
+                lost.append(kind)
 
         await arena.with_box(eat)
+    must(not lost, f"{WENT}: {', '.join(lost)}")
 
 
 async def fill(arena: Arena) -> None:

@@ -8,11 +8,30 @@ import io
 import tarfile
 
 from tiltyard.sandbox.backend import Box
-from tiltyard.sandbox.errors import ArchiveRefused, FileFault, InvalidExec, InvalidPath, SandboxError
+from tiltyard.sandbox.errors import (
+    ArchiveRefused,
+    FileFault,
+    InvalidExec,
+    InvalidPath,
+    SandboxBusy,
+    SandboxError,
+)
 from tiltyard.sandbox.pristine import fingerprint
 from tiltyard.sandbox.result import ExecOutcome as End
 
-from .attack import Arena, Attack, Breach, Unattackable, must, must_end, must_say, python, usable
+from .attack import (
+    WENT,
+    Arena,
+    Attack,
+    Breach,
+    Unattackable,
+    must,
+    must_end,
+    must_say,
+    python,
+    usable,
+    went,
+)
 
 _PLANT = """
 import os, socket
@@ -145,6 +164,7 @@ async def supervisor(arena: Arena) -> None:
                 wall_seconds=30,
             )
             must(result.outcome is not End.infra_error, f"the supervisor died with it: {result.detail}")
+            must(not await went(box, result), WENT)
         await usable(box)
 
     await arena.with_box(eat)
@@ -180,8 +200,8 @@ async def bleeding(arena: Arena) -> None:
     seen: set[bytes] = set()
     for _ in range(16):  # more than a pool keeps to make boxes of, so that some are used again
         async with arena.pool.acquire(timeout=arena.patience) as box:
-            seen.add((await box.exec(["python3", "-I", "-S", "-c", _LOOK])).stdout)
-            must((await box.exec(["python3", "-I", "-S", "-c", _TRAFFIC])).ok, "not planted")
+            seen.add((await python(box, _LOOK)).stdout)
+            must((await python(box, _TRAFFIC)).ok, "not planted")
     must(len(seen) == 1, seen)
 
 
@@ -202,10 +222,13 @@ async def cancels(arena: Arena) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    async with arena.pool.acquire_many(arena.pool.size, timeout=arena.patience) as boxes:
-        for box in boxes:
-            await usable(box)
-        must((await arena.pool.stats()).lent == arena.pool.size, await arena.pool.stats())
+    try:
+        async with arena.pool.acquire_many(arena.pool.size, timeout=arena.patience) as boxes:
+            for box in boxes:
+                await usable(box)
+            must((await arena.pool.stats()).lent == arena.pool.size, await arena.pool.stats())
+    except SandboxBusy as busy:
+        raise Breach(f"boxes were lost: {busy}") from busy
 
 
 async def long_arguments(arena: Arena) -> None:

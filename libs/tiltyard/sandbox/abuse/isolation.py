@@ -7,9 +7,10 @@ import platform
 import socket
 
 from tiltyard.sandbox.backend import Box
+from tiltyard.sandbox.errors import SandboxGone
 from tiltyard.sandbox.result import ExecOutcome as End
 
-from .attack import Arena, Attack, Unattackable, must, must_end, must_say, python, usable
+from .attack import Arena, Attack, Breach, Unattackable, must, must_end, must_say, python, usable
 
 _TRY = """
 import ctypes, errno, os, socket
@@ -52,7 +53,10 @@ async def signals(arena: Arena) -> None:
             box,
             "import os\nfor target in (1, os.getppid(), -1):\n  for number in (15, 9, 19):\n    try: os.kill(target, number)\n    except OSError: pass",
         )
-        await usable(box)
+        try:
+            await usable(box)
+        except SandboxGone as gone:
+            raise Breach(f"its supervisor was hit: {gone}") from gone
 
     await arena.with_box(shoot)
 
@@ -62,8 +66,13 @@ async def memory_of_init(arena: Arena) -> None:
         arena,
         """
 attempt("mem", lambda: open("/proc/1/mem", "rb").read(1))
-attempt("environ", lambda: open("/proc/1/environ", "rb").read(1) or False)
-attempt("fd", lambda: os.listdir("/proc/1/fd"))
+attempt("environ", lambda: open("/proc/1/environ", "rb").read().strip(bytes(1)) or False)
+def gained(path):  # by opening it, more than its own file or folder can be had by name
+    os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try: return not os.access(os.readlink(path), os.R_OK)
+    except OSError: return True
+for number in range(128):
+    attempt(f"fd {number}", lambda: gained(f"/proc/1/fd/{number}"))
 attempt("ptrace", lambda: libc.ptrace(16, 1, 0, 0) == 0)
 attempt("vm", lambda: call(310, 1, 0, 0, 0, 0, 0) and call(311, 1, 0, 0, 0, 0, 0))
 """,
@@ -129,7 +138,7 @@ async def setuid(arena: Arena) -> None:
 import subprocess
 attempt("setuid", lambda: os.setuid(0))
 attempt("setgroups", lambda: os.setgroups([0]))
-attempt("privs", lambda: "NoNewPrivs:\\t1" not in open("/proc/self/status").read())
+attempt("privs", lambda: libc.prctl(39, 0, 0, 0, 0) != 1)  # PR_GET_NO_NEW_PRIVS
 attempt("caps", lambda: int([l for l in open("/proc/self/status") if l.startswith("CapBnd")][0].split()[1], 16) != 0)
 open("/box/su", "w").write("x"); os.chmod("/box/su", 0o4755)
 attempt("root", lambda: os.getuid() == 0)

@@ -19,9 +19,10 @@ from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.native import wire
 from tiltyard.sandbox.paths import HOME
 
+from . import memory
 from .daemon import ContainerImage, Daemon
 from .owner import Owner
-from .runtime import is_gvisor
+from .runtime import GVISOR_MIB, is_gvisor
 
 _CALL_SECONDS = 30.0
 _GONE_SECONDS = 20.0
@@ -53,6 +54,13 @@ class Container:
     made_at: float
     """seconds since the epoch, by which the daemon tells what happened after"""
     made_in: float
+    kills: int
+    """a descriptor for `memory.kills`; -1: its cgroup cannot be seen from here"""
+
+    def close(self) -> None:
+        for descriptor in (self.pidfd, self.kills):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +104,32 @@ class Recipe:
             cap_add=_RIGHTS,
             security_opt=["no-new-privileges"],
             pids_limit=_pids(self.runtime, limits),
-            mem_limit=limits.memory_bytes,
-            memswap_limit=limits.memory_bytes,
+            mem_limit=_memory(self.runtime, limits),
+            memswap_limit=_memory(self.runtime, limits),
             nano_cpus=round(limits.cpus * 1e9),
             log_config={"Type": "none"},
             binds=[f"{self.init}:{_INIT}:ro", f"{folder}:{_PLACE}:ro"],
             tmpfs=_disks(limits),
+            ulimits=_ulimits(self.runtime, limits),
         )
         return {**config, "MaskedPaths": _MASKED}
 
 
 def _pids(runtime: str, limits: Limits) -> int:
-    """The payload's and PID 1; gVisor's own threads, several for each CPU, stand in the same cgroup."""
-    if is_gvisor(runtime):
-        return 4 * limits.pids + 128 + 16 * (os.cpu_count() or 1)
-    return limits.pids + 1
+    """The payload's and PID 1; with gVisor its own threads, dozens for each process, in the same cgroup."""
+    return 32 * limits.pids + 1024 if is_gvisor(runtime) else limits.pids + 1
+
+
+def _memory(runtime: str, limits: Limits) -> int:
+    """Bytes; with gVisor its own kernel lives in the same cgroup."""
+    return limits.memory_bytes + (GVISOR_MIB << 20 if is_gvisor(runtime) else 0)
+
+
+def _ulimits(runtime: str, limits: Limits) -> list[dict[str, Any]]:
+    """gVisor counts a user's processes for each sandbox; Linux counts them for all containers together."""
+    if not is_gvisor(runtime):
+        return []
+    return [{"Name": "nproc", "Soft": limits.pids, "Hard": limits.pids}]
 
 
 def _disks(limits: Limits) -> dict[str, str]:
@@ -148,7 +167,7 @@ class Maker:
                 folder.rmdir()
 
     def _start(self, folder: Path, listener: socket.socket, started: float) -> Container:
-        daemon, made_at, pidfd = self._daemon, time.time(), -1
+        daemon, made_at, pidfd, kills = self._daemon, time.time(), -1, -1
         self.clear_debris()
         with daemon.speaking("making a box"):
             made = daemon.client.create_container(**self._recipe.options(daemon, folder))["Id"]
@@ -158,13 +177,15 @@ class Maker:
             state = daemon.state(made) or {}
             with suppress(OSError, OverflowError):
                 pidfd = os.pidfd_open(state.get("Pid") or -1)
+                kills = memory.open_kills(state["Pid"])
             socket_fd = self._answer(listener, made, pidfd)
         except BaseException as error:
-            if pidfd >= 0:
-                os.close(pidfd)
+            for descriptor in (pidfd, kills):
+                if descriptor >= 0:
+                    os.close(descriptor)
             self._remove(made)
             raise self._explained(error) from error
-        return Container(made, socket_fd, pidfd, made_at, time.monotonic() - started)
+        return Container(made, socket_fd, pidfd, made_at, time.monotonic() - started, kills)
 
     def _answer(self, listener: socket.socket, made: str, pidfd: int) -> int:
         """The connection that its tilt-init opens once it is ready."""
@@ -203,8 +224,7 @@ class Maker:
         self._remove(container.id)
         if not self._is_gone(container):
             return False
-        if container.pidfd >= 0:
-            os.close(container.pidfd)
+        container.close()
         return True
 
     def _remove(self, container: str) -> None:
@@ -230,7 +250,8 @@ class Maker:
             return False
 
     def died_of_memory(self, container: Container) -> bool:
-        """Whether the daemon told of an end for memory. Raises SandboxUnavailable."""
+        """Whether the daemon told of an end for memory; for a container whose cgroup is gone. Raises
+        SandboxUnavailable."""
         with self._daemon.speaking("asking how a box ended"):
             events = self._daemon.client.events(
                 since=int(container.made_at),

@@ -42,6 +42,9 @@ class Capability:
     detail: str
 
 
+GVISOR_MIB = 64
+"""What a gVisor box gets beyond its memory limit, for the kernel of its own: about 30 are used at rest."""
+
 _RUNC: Mapping[Demand, Capability] = {
     Demand.memory: Capability(True, "cgroup; swap as large as memory, so none"),
     Demand.pids: Capability(True, "cgroup"),
@@ -55,11 +58,14 @@ _RUNC: Mapping[Demand, Capability] = {
 }
 _RUNSC: Mapping[Demand, Capability] = {
     **_RUNC,
-    Demand.memory: Capability(True, "cgroup of the whole sandbox: its end is the end of the box"),
+    Demand.memory: Capability(
+        True,
+        f"cgroup of the whole box, {GVISOR_MIB} MiB larger for gVisor itself: its end is the end of the box",
+    ),
     Demand.pids: Capability(
-        False,
-        "gVisor refuses no fork; the cgroup counts its own threads too, so its limit stands far above and "
-        "ends the whole box",
+        True,
+        "RLIMIT_NPROC, which gVisor counts for each box; the cgroup counts its own threads too, so its limit "
+        "stands far above",
     ),
     Demand.inodes: Capability(False, "gVisor's tmpfs has a size and no number of files"),
     Demand.cpu_time: Capability(
@@ -73,19 +79,39 @@ _RUNSC: Mapping[Demand, Capability] = {
 }
 _LIMITS = (Demand.memory, Demand.pids, Demand.cpus, Demand.disk, Demand.inodes)
 """What `Limits` demands of every box."""
-_TRIED_BY = {
-    "forks end at the limit": Demand.pids,
-    "inodes end at the limit": Demand.inodes,
-    "a command on a terminal finds one": Demand.descriptors,
-}
-"""Laws of `tiltyard.sandbox.conformance` that try what some runtime cannot enforce."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excuse:
+    """Why a law or an attack comes out otherwise than it should."""
+
+    seen: str
+    """what is then seen of it; whoever sees anything else has no excuse"""
+    reason: str
+
 
 _OF_CONTAINERS = {
-    "what /proc tells of the host": "PID 1 was started by the runtime: its arguments can be read",
-    "CPUs that it sees and may not use": "a container's share of CPU time says nothing of their number",
-    "arguments and files that are too large": "/box has half of the disk, less than the attack's file",
+    "arguments and files that are too large": Excuse(
+        "No space left on device", "/box has half of the disk, less than the attack's file"
+    ),
 }
-"""Attacks that every container gives way to, and why; none leads out."""
+"""What every container gives way to; none leads out."""
+_ENDED = Excuse("the box ended with its memory", _RUNSC[Demand.memory].detail)
+_OF_GVISOR = {
+    **_OF_CONTAINERS,
+    "forks end at the limit": Excuse(
+        "nonzero:", "forks are refused, but nothing counts them for the verdict"
+    ),
+    "inodes end at the limit": Excuse("ok:", _RUNSC[Demand.inodes].detail),
+    "every inode": Excuse("ok:", _RUNSC[Demand.inodes].detail),
+    "a command on a terminal finds one": Excuse("refused", _RUNSC[Demand.descriptors].detail),
+    "what /proc tells of the host": Excuse("'cmdline'", "gVisor makes up a kernel's command line of its own"),
+    "memory of every kind": _ENDED,
+    "killing the supervisor by memory": _ENDED,
+    "fork bomb that ignores SIGTERM and leaves its session": _ENDED,
+    "more processes than allowed": _ENDED,
+}
+"""Laws of `tiltyard.sandbox.conformance` and attacks of `tiltyard.sandbox.abuse`, by name."""
 
 
 def is_gvisor(runtime: str) -> bool:
@@ -114,10 +140,7 @@ def refuse_unenforced(runtime: str, accepted: Collection[Demand]) -> None:
         )
 
 
-def excuse(runtime: str, tried: str) -> str:
-    """Why this runtime cannot keep a law or withstand an attack; empty: it must."""
-    if tried in _OF_CONTAINERS:
-        return _OF_CONTAINERS[tried]
-    demand = _TRIED_BY.get(tried)
-    able = capabilities(runtime)
-    return "" if demand is None or able[demand].enforced else able[demand].detail
+def excuse(runtime: str, tried: str, seen: str) -> str:
+    """Why this runtime cannot keep a law or withstand an attack of which this was seen; empty: it must."""
+    found = (_OF_GVISOR if is_gvisor(runtime) else _OF_CONTAINERS).get(tried)
+    return found.reason if found is not None and found.seen in seen else ""

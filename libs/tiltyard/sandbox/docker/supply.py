@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tiltyard.sandbox.backend import Box
-from tiltyard.sandbox.errors import SandboxError, SandboxUnavailable
-from tiltyard.sandbox.native.box import NativeBox
+from tiltyard.sandbox.errors import SandboxError, SandboxGone, SandboxUnavailable
+from tiltyard.sandbox.native.box import Keeper, NativeBox
+from tiltyard.sandbox.renewal import Renewals
 
+from . import memory
 from .box import DockerBox
 from .container import Container, Maker, Recipe
 from .daemon import Daemon
@@ -29,8 +31,6 @@ class DockerSupply:
 
     restarts = 0
     """the daemon is not ours to start"""
-    drifted = 0
-    """a container serves one box, and none is looked at before"""
 
     def __init__(
         self,
@@ -50,6 +50,10 @@ class DockerSupply:
         self._threads = ThreadPoolExecutor(_MAKERS, thread_name_prefix="docker-box")
         self._ready: deque[DockerBox] = deque()
         self._lent: set[DockerBox] = set()
+        self._renewals = Renewals(self.take, self.discard)
+        self._keeper = Keeper(
+            self._died_of_memory, renew=self._renew, threads=max(1, round(recipe.limits.cpus))
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._alive = self._starting = self._failures = 0
         self._created = self._destroyed = self._failed = 0
@@ -58,7 +62,11 @@ class DockerSupply:
     def start(self) -> None:
         self._refill()
 
-    def take(self) -> Box | None:
+    @property
+    def drifted(self) -> int:
+        return self._renewals.drifted
+
+    def take(self) -> DockerBox | None:
         while self._ready:
             box = self._ready.popleft()
             self._lent.add(box)
@@ -78,6 +86,7 @@ class DockerSupply:
 
     async def close(self) -> None:
         self._closing = True
+        self._renewals.refuse(SandboxGone("the pool was closed"))
         for box in (*self._ready, *self._lent):
             self._end(box)
         self._ready.clear()
@@ -120,20 +129,34 @@ class DockerSupply:
             return
         self._failures = 0
         self._created += 1
-        path, runtime = self._recipe.image.path, self._recipe.runtime
-        box = DockerBox(self._created, container, path, runtime, self._died_of_memory)
+        recipe = self._recipe
+        box = DockerBox(self._created, container, recipe.image.path, recipe.runtime, self._keeper)
         if self._closing:
             self._end(box)
             return
         self._ready.append(box)
         self._refill()
+        self._renewals.serve()
         self._on_ready()
 
     def _note_failure(self, error: SandboxError) -> None:
         self._failures += 1
         self._failed += 1
         if self._failures == _MAX_FAILURES or not self._created:
+            self._renewals.refuse(error)
             self._on_fault(error)
+
+    async def _renew(self, box: NativeBox) -> None:
+        """The box goes on as one that nobody has used; its container goes first, so that never more than
+        `size` are alive."""
+        assert isinstance(box, DockerBox)
+        if box not in self._lent:
+            raise SandboxGone(f"box {box.id} is gone: it was released; acquire another")
+        self.discard(box)
+        fresh = await self._renewals.fresh()
+        self._lent.discard(fresh)
+        box.become(fresh)
+        self._lent.add(box)
 
     def _end(self, box: DockerBox) -> None:
         """Lets go of the socket, at which its PID 1 ends, and sees to it that it did."""
@@ -159,6 +182,9 @@ class DockerSupply:
 
     async def _died_of_memory(self, box: NativeBox) -> bool:
         assert isinstance(box, DockerBox)
+        known = memory.kills(box.container.kills)
+        if known is not None:
+            return known > 0
         try:
             return await self._thread(self._maker.died_of_memory, box.container)
         except SandboxUnavailable:

@@ -232,6 +232,8 @@ void init_run(const struct init_start *start) {
         die(STEP_DESCRIPTORS, errno);
     if (joined && (error = join_call(start->arguments[2])))
         die(STEP_JOIN, error);
+    if (joined)
+        join_hide(start->arguments);
     status.step = STEP_READY;
     if (write(INIT_STATUS, &status, sizeof status) != sizeof status)
         _exit(1);

@@ -77,6 +77,7 @@ int spawn(const struct exec_plan *plan, const int *fds, struct spawned *child);
 /* join.c: PID 1 of a container that tilt-host did not make */
 int join_prepare(void);
 int join_call(const char *path);
+void join_hide(char **arguments);
 
 /* link.c: the socket to Python */
 extern bool link_blocked;       /* bytes are waiting for the socket */

@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -142,6 +143,14 @@ int seccomp_install(void) {
     EMIT(SAME(SYS_clone, 0, 4), LOAD(args[0]), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, NEW_SPACES & ~0xffu, 0, 1), REFUSE(EPERM), ALLOW);
     EMIT(SAME(SYS_socket, 0, 6), LOAD(args[0]), SAME(AF_VSOCK, 2, 0), SAME(AF_ALG, 1, 0), SAME(AF_PACKET, 0, 1), REFUSE(EAFNOSUPPORT), ALLOW);
     EMIT(SAME(SYS_ioctl, 0, 5), LOAD(args[1]), SAME(0x5412 /* TIOCSTI */, 1, 0), SAME(0x541c /* TIOCLINUX */, 0, 1), REFUSE(EPERM), ALLOW);
+    /* nobody here may do either; gVisor lets everybody */
+    EMIT(SAME(SYS_setpriority, 0, 3), LOAD(args[2]), BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, 0x80000000u, 0, 1), REFUSE(EPERM), LOAD(nr));
+    EMIT(SAME(SYS_mknodat, 0, 6), LOAD(args[2]), BPF_STMT(BPF_ALU | BPF_AND | BPF_K, S_IFMT), SAME(S_IFCHR, 1, 0), SAME(S_IFBLK, 0, 1),
+         REFUSE(EPERM), LOAD(nr));
+#ifdef __x86_64__
+    EMIT(SAME(SYS_mknod, 0, 6), LOAD(args[1]), BPF_STMT(BPF_ALU | BPF_AND | BPF_K, S_IFMT), SAME(S_IFCHR, 1, 0), SAME(S_IFBLK, 0, 1),
+         REFUSE(EPERM), LOAD(nr));
+#endif
     EMIT(SAME(SYS_personality, 0, 6), LOAD(args[0]), SAME(0, 2, 0), SAME(0x40000 /* ADDR_NO_RANDOMIZE */, 1, 0), SAME(0xffffffff, 0, 1), ALLOW,
          REFUSE(EPERM));
     deny(denied, COUNT);
