@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,8 @@ from tests.e2e.scenario import finished, train_run, wait_until
 from tiltyard.client import Client
 from tiltyard.contracts.http import RunView
 from tiltyard.core.rollout import LIVING, State
+from tiltyard.store import fleet
+from tiltyard.store.database import UnitOfWork
 from tiltyard.testing.processes import Processes
 from tiltyard.testing.proxy import Proxy
 from tiltyard.testing.servers import RabbitMQ
@@ -27,6 +29,9 @@ from tiltyard.testing.servers import RabbitMQ
 STEPS = 3
 HUNG = 120.0
 """Seconds after which a run is taken for hung."""
+TRACED = 6
+"""Trained rollouts of a run whose traces are read."""
+TELL = {"dispatcher", "runner", "rollout", "evaluator", "trainer"}
 TERMINAL = sorted(str(state) for state in set(State) - LIVING)
 ABOARD = ["GRANTED", "RUNNING", "PREEMPTING", "CANCELLING"]
 
@@ -101,6 +106,16 @@ class Arena:
         wait_until(lambda: not _living(children), seconds=60, what=f"the end of {service}'s children")
         wait_until(lambda: self.stack.pid(service) != pid, seconds=60, what=f"a new {service}")
 
+    def give_up(self, incarnations: Sequence[str]) -> list[str]:
+        """As the reaper does, before their silence has lasted long enough; the rollouts that were aboard."""
+        work = UnitOfWork(self.stack.database_url, application="tiltyard-chaos", connections=1)
+        try:
+            with work() as session:
+                lost = [fleet.lose(session, one, "given up by a test") for one in incarnations]
+            return [rollout for rollouts in lost for rollout in rollouts]
+        finally:
+            work.close()
+
     @contextmanager
     def second_dispatcher(self) -> Iterator[None]:
         """A standby beside the stack's own dispatcher, which leads."""
@@ -119,7 +134,7 @@ class Arena:
         return value
 
     def _laws(self, run_id: str) -> None:
-        """The ledger reconciles; one end a rollout; nothing trained twice; no capacity leaked."""
+        """The ledger reconciles; one end each; nothing trained twice; no capacity leaked; whole traces."""
         ledger = self.client.ledger(run_id)
         assert ledger.discrepancies == ()
         assert ledger.balanced
@@ -143,6 +158,9 @@ class Arena:
             " WHERE r.run_id = %s AND g.state IN ('QUEUED', 'LEASED')"
         )
         assert self.value(held, run_id) == 0, "gradings of an ended run are held"
+        for rollout in itertools.islice(self.client.rollouts(run=run_id, state="TRAINED"), TRACED):
+            told = {str(span["service"]) for span in self.client.trace(rollout.id).spans}
+            assert told >= TELL, f"the trace of {rollout.id} lacks {TELL - told}"
 
     def _row(self, fault: str, run_id: str, seconds: float, note: str) -> Row:
         ((rollouts, dead),) = self.rows(

@@ -3,13 +3,10 @@
 import time
 
 import pytest
-from sqlalchemy import text
 
 from tests.chaos.arena import HUNG, Arena
 from tests.e2e.scenario import wait_until
 from tiltyard.contracts.http import RunView
-from tiltyard.store import fleet
-from tiltyard.store.database import UnitOfWork
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.rabbitmq, pytest.mark.s3, pytest.mark.timeout(600)]
 FROZEN_SECONDS = 2.0
@@ -18,25 +15,13 @@ FROZEN_SECONDS = 2.0
 def test_a_runner_that_thaws_after_it_was_given_up_commits_nothing(arena: Arena) -> None:
     def strike(run: RunView) -> str:
         with arena.frozen("runner"):
-            taken = _give_up_all(arena)
+            living = [one for (one,) in arena.rows("SELECT incarnation FROM runners WHERE alive")]
+            arena.give_up(living)
         late = "SELECT count(*) FROM runners WHERE alive AND NOT incarnation = ANY(%s)"
-        wait_until(lambda: arena.value(late, taken) > 0, seconds=HUNG, what="a new incarnation")
+        wait_until(lambda: arena.value(late, living) > 0, seconds=HUNG, what="a new incarnation")
         return "given up while frozen"
 
     arena.survives("runner frozen, given up, thawed", strike)
-
-
-def _give_up_all(arena: Arena) -> list[str]:
-    """As the reaper does, 45 s earlier; the incarnations that were."""
-    work = UnitOfWork(arena.stack.database_url, application="tiltyard-chaos", connections=1)
-    try:
-        with work() as session:
-            living = list(session.execute(text("SELECT incarnation FROM runners WHERE alive")).scalars())
-            for incarnation in living:
-                fleet.lose(session, incarnation, "given up by a test")
-        return living
-    finally:
-        work.close()
 
 
 def test_services_that_freeze_for_a_while_go_on(arena: Arena) -> None:

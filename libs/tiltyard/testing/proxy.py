@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 
 CHUNK = 1 << 16
 
@@ -27,9 +28,9 @@ class Fault(StrEnum):
 
 
 class Proxy:
-    """Listens on `port` of 127.0.0.1 and forwards to another port of it."""
+    """Listens on `port` of 127.0.0.1 and forwards to another port of it, or to a unix socket."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int | Path) -> None:
         self._target = target
         self._fault = Fault.NONE
         self._left = 0
@@ -82,7 +83,7 @@ class Proxy:
                 if self._fault is Fault.CUT:
                     _close(client)
                     continue
-                server = socket.create_connection(("127.0.0.1", self._target))
+                server = _connected(self._target)
                 self._open |= {client, server}
                 for source, sink in ((client, server), (server, client)):
                     threading.Thread(
@@ -113,6 +114,14 @@ class Proxy:
             return True
 
 
+def _connected(target: int | Path) -> socket.socket:
+    if isinstance(target, int):
+        return socket.create_connection(("127.0.0.1", target))
+    server = socket.socket(socket.AF_UNIX)
+    server.connect(str(target))
+    return server
+
+
 def _close(one: socket.socket) -> None:
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
@@ -120,8 +129,8 @@ def _close(one: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def proxied(target: int) -> Iterator[Proxy]:
-    """A proxy to a port of 127.0.0.1."""
+def proxied(target: int | Path) -> Iterator[Proxy]:
+    """A proxy to a port of 127.0.0.1, or to a unix socket."""
     proxy = Proxy(target)
     try:
         yield proxy
