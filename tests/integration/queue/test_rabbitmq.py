@@ -158,3 +158,14 @@ def test_a_listeners_queue_goes_with_its_connection(
 def test_a_wrong_broker_url_is_told_what_is_right() -> None:
     with pytest.raises(ValueError, match="write amqp://"):
         open_publisher("redis://127.0.0.1", NO_DATABASE)
+
+
+def test_no_log_tells_the_brokers_password(rabbitmq_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also not when the broker refuses it."""
+    wrong = rabbitmq_url.replace("guest:guest", "guest:opensesame")
+    with caplog.at_level(0), open_publisher(wrong, NO_DATABASE) as publisher:
+        publisher.announce("anything")
+        wait_until(lambda: publisher.stats().failed > 0, "a refusal", within=30)
+    assert any(record.message == "queue.publish_failed" for record in caplog.records)
+    for record in caplog.records:
+        assert "opensesame" not in f"{record.getMessage()} {vars(record)}"
