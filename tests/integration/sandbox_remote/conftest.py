@@ -83,7 +83,7 @@ async def vanish_cluster(stand_in: Cluster, ident: str) -> None:
 
 
 PROVIDERS = (
-    Provider("e2b", "base", "POST /sandboxes", "POST /process.Process/Start", E2B, e2b_backend,
+    Provider("e2b", "base", "POST /v2/sandboxes", "POST /process.Process/Start", E2B, e2b_backend,
              lambda stand_in: list(stand_in.machines), plant_e2b, vanish_e2b),
     Provider("agent-sandbox", "python", f"POST {CLAIMS}", "POST /execute", Cluster, cluster_backend,
              lambda stand_in: list(stand_in.claims), plant_cluster, vanish_cluster),

@@ -1,6 +1,7 @@
 """A stand-in for E2B: its control plane and envd, as far as they are used, over real processes and files.
 
-Written from e2b-dev/E2B `spec/openapi.yml` and `spec/envd` and e2b-dev/infra `packages/envd` (August 2026). A
+Written from e2b-dev/E2B `spec/openapi.yml` and `spec/envd`, e2b-dev/infra `packages/envd` (August 2026) and
+E2B's Python client 2.63, which creates, runs, writes, reads, lists and kills here without noticing. A
 sandbox is a folder; `/home/user` in arguments and folders of commands means it, since nothing is mounted."""
 
 # ruff: noqa: ASYNC240 (small files of a test, on its own loop)
@@ -57,6 +58,9 @@ class E2B:
         self.cut_after = 0
         """cut a command's stream after so many events; 0: never"""
         self.url = ""
+        self.is_old = False
+        """knows the first version of a creation alone"""
+        self._answers: dict[str, bytes] = {}
         self._folder = folder
         self._running: set[asyncio.Future[None]] = set()
 
@@ -76,6 +80,7 @@ class E2B:
         app.add_routes(
             [
                 web.post("/sandboxes", self._create),
+                web.post("/v2/sandboxes", self._create_once),
                 web.get("/v2/sandboxes", self._list),
                 web.get("/sandboxes/{id}", self._get),
                 web.delete("/sandboxes/{id}", self._kill),
@@ -119,9 +124,28 @@ class E2B:
             raise web.HTTPNotFound(text=text, content_type="application/json")
         return self.machines[ident]
 
+    async def _create_once(self, request: web.Request) -> web.Response:
+        """The second version: always secured, and the same sandbox for the same key."""
+        self._admit(request)
+        if self.is_old:
+            return web.json_response({"code": 405, "message": "method not allowed"}, status=405)
+        key = request.headers.get("Idempotency-Key", "")
+        assert set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789-"), key
+        wanted = await request.json()
+        assert "secure" not in wanted
+        if key not in self._answers:
+            answer = self._make(wanted | {"secure": True})
+            if not key or answer.status != 201:
+                return answer
+            assert isinstance(answer.body, bytes)
+            self._answers[key] = answer.body
+        return web.Response(body=self._answers[key], status=201, content_type="application/json")
+
     async def _create(self, request: web.Request) -> web.Response:
         self._admit(request)
-        wanted = await request.json()
+        return self._make(await request.json())
+
+    def _make(self, wanted: dict[str, Any]) -> web.Response:
         if wanted["templateID"] != "base":
             return web.json_response({"code": 404, "message": "template not found"}, status=404)
         ident = "i" + secrets.token_hex(8)
@@ -180,7 +204,8 @@ class E2B:
         if request.headers.get("X-Access-Token") != machine.token:
             text = json.dumps({"code": "unauthenticated", "message": "wrong token"})
             raise web.HTTPUnauthorized(text=text, content_type="application/json")
-        if base64.b64decode(request.headers["Authorization"].removeprefix("Basic ")) != b"user:":
+        basic = base64.b64decode(request.headers.get("Authorization", "").removeprefix("Basic "))
+        if (request.query.get("username") or basic.decode().rstrip(":")) != "user":
             text = json.dumps({"code": "unauthenticated", "message": "no such user"})
             raise web.HTTPUnauthorized(text=text, content_type="application/json")
         return machine
@@ -210,6 +235,8 @@ class E2B:
             await _last(stream, {"error": {"code": "deadline_exceeded", "message": "too late"}})
         except (ConnectionError, asyncio.CancelledError):
             pass
+        finally:
+            machine.streams.remove(request)
         return stream
 
     async def _run(

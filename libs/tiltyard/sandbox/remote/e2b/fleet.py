@@ -1,8 +1,8 @@
 """Sandboxes of E2B's control plane.
 
-Guarantees: its API has no idempotency key, so each sandbox carries one as metadata: after a creation that was
-not answered it is looked for before another is made, and whatever came twice is destroyed.
-Source: e2b-dev/E2B, spec/openapi.yml (August 2026)."""
+Guarantees: each creation carries its key twice: as the request's `Idempotency-Key`, and as metadata, by which
+it is looked for when nobody answered, so that deployments that know no such header leave no orphan either.
+Source: e2b-dev/E2B, spec/openapi.yml (August 2026) and its Python client 2.63 (v2 of creation)."""
 
 import asyncio
 import base64
@@ -26,6 +26,7 @@ _REST_SECONDS = 0.5
 _GONE_TRIES = 40
 _GONE_REST_SECONDS = 0.25
 _PAGE = 100
+_NO_METHOD, _CONFLICT = 405, 409
 
 
 class E2BFleet:
@@ -56,22 +57,19 @@ class E2BFleet:
         self._domain = domain
         self._sandbox_url = sandbox_url
         self._is_measured = False
+        self._is_old = False
 
     async def create(self, key: str, seconds: float) -> E2BGuest:
         document = {
             "templateID": self._template,
             "timeout": round(seconds),
             "autoPause": False,
-            "secure": True,
             "allow_internet_access": self._internet,
             "metadata": {OWNER: self._owner.name, INCARNATION: self._owner.incarnation, KEY: key},
         }
         for left in range(_TRIES - 1, -1, -1):
             try:
-                made = (
-                    await self._api.call("POST", "/sandboxes", ok=(201,), again=False, json=document)
-                ).json()
-                return await self._measured(made)
+                return await self._measured(await self._post(key, document))
             except Unanswered:
                 if (adopted := await self._adopt(key, seconds)) is not None:
                     return await self._measured(adopted)
@@ -85,6 +83,25 @@ class E2BFleet:
                     ) from error
                 raise
         raise AssertionError("the last try returns or raises")
+
+    async def _post(self, key: str, document: dict[str, Any]) -> dict[str, Any]:
+        """By the second version of the request, or the first where there is no second."""
+        if not self._is_old:
+            answer = await self._api.call(
+                "POST",
+                "/v2/sandboxes",
+                ok=(201, _NO_METHOD, _CONFLICT),
+                again=False,
+                headers={"idempotency-key": key},
+                json=document,
+            )
+            if answer.status_code == _CONFLICT:
+                raise Unanswered(f"E2B is still about the creation with key {key}")
+            if answer.status_code == 201:
+                return answer.json()
+            self._is_old = True
+        secured = {**document, "secure": True}  # the second version always is
+        return (await self._api.call("POST", "/sandboxes", ok=(201,), again=False, json=secured)).json()
 
     async def owned(self) -> list[Found]:
         return await self._list({OWNER: self._owner.name})
