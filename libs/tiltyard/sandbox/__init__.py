@@ -1,8 +1,8 @@
 """Isolated environments for code that models wrote: acquire, write, exec, read, and it is gone.
 
 Guarantees: nothing runs outside a sandbox; a demand that cannot be enforced is refused; results are typed.
-Does not: protect against a hole in the host's kernel, which native boxes share: use docker with runsc or
-kata for hostile code."""
+Does not: protect against a hole in the host's kernel, which native boxes share: use docker with runsc
+for hostile code."""
 
 from .backend import Box, Output, Process, SandboxBackend, Supply
 from .breaker import BreakerPolicy, BreakerState

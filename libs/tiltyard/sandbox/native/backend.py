@@ -20,7 +20,7 @@ class NativeBackend:
     """Linux namespaces on this host's kernel.
 
     Right for your own model's code on a machine that runs nothing else; for hostile code use docker with
-    runsc or kata."""
+    runsc."""
 
     def __init__(self, store: Path = STORE, *, helpers: Helpers | None = None) -> None:
         """`helpers`: others than the current ones, as the abuse suite's with one defence left out."""
