@@ -5,8 +5,8 @@ import pytest
 from services.cli.bench.sheet import Kind, Sheet
 
 
-def _sheet(**limits: float) -> Sheet:
-    return Sheet(**{"part_seconds": 60.0, "seconds": 60.0, **limits})
+def _sheet(*, part_seconds: float = 60.0, seconds: float = 60.0) -> Sheet:
+    return Sheet(part_seconds=part_seconds, seconds=seconds)
 
 
 def test_a_part_that_fails_leaves_the_figures_of_the_others() -> None:
