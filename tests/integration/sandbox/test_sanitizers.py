@@ -37,7 +37,7 @@ def helpers(tmp_path_factory: pytest.TempPathFactory) -> toolchain.Helpers:
     options.write_text(OPTIONS)
     made = toolchain.Helpers.within(folder)
     for name, program in (("host", made.host), ("init", made.init)):
-        sources = [options, *sorted((toolchain.SOURCES / name).glob("*.c"))]
+        sources = [options, *toolchain._sources(name)]
         command = [compiler, *FLAGS, '-DTILT_SOURCE_HASH="sanitized"', "-o", program, *sources]
         built = subprocess.run(command, capture_output=True, text=True, check=False)
         if "cannot find" in built.stderr:
