@@ -9,6 +9,7 @@ import click
 
 from services.cli.output import Output, reporting
 from tiltyard.sandbox import SandboxError
+from tiltyard.sandbox.docker.build import built, is_dockerfile
 from tiltyard.sandbox.images.store import STORE, ImageStore, StoredImage
 
 T = TypeVar("T")
@@ -65,17 +66,58 @@ def _row(image: StoredImage) -> list[object]:
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("--name", required=True, help="What to call it; an image of this name loses it.")
 @click.option("--digest", help="Refuse any other content than this sha256:….")
+@click.option("--build-arg", multiple=True, metavar="NAME=VALUE", help="Of a Dockerfile; again for each.")
+@click.option(
+    "--network", help="What a Dockerfile's build may reach, as of `docker build`; without it nothing."
+)
 @_store
 @reporting
-def import_command(out: Output, source: Path, name: str, digest: str | None, store: Path) -> int:
-    """Import a folder, a tar of a root (docker export), a `docker save`, or an OCI layout.
+def import_command(
+    out: Output,
+    source: Path,
+    name: str,
+    digest: str | None,
+    build_arg: tuple[str, ...],
+    network: str | None,
+    store: Path,
+) -> int:
+    """Import a folder, a tar of a root (docker export), a `docker save`, an OCI layout, or a Dockerfile.
+
+    A Dockerfile (or NAME.Dockerfile) is built by docker, from images that it has; its root is kept.
 
     \b
       tiltyard sandbox images import root.tar --name debian
+      tiltyard sandbox images import infra/images/c.Dockerfile --name c --network host \\
+        --build-arg BASE=debian:12
     """
-    found = _telling(lambda: ImageStore(store).add(source, name, digest=digest))
+    arguments = dict(_pair(each) for each in build_arg)
+    if is_dockerfile(source):
+        found = _telling(lambda: _build(ImageStore(store), source, name, digest, arguments, network))
+    elif arguments or network:
+        raise click.UsageError(f"--build-arg and --network are for a Dockerfile, and {source} is none")
+    else:
+        found = _telling(lambda: ImageStore(store).add(source, name, digest=digest))
     out.result({"name": name, "digest": found}, lambda: found)
     return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, given, value = text.partition("=")
+    if not name or not given:
+        raise click.UsageError(f"--build-arg {text!r}: give NAME=VALUE")
+    return name, value
+
+
+def _build(
+    store: ImageStore,
+    source: Path,
+    name: str,
+    digest: str | None,
+    arguments: dict[str, str],
+    network: str | None,
+) -> str:
+    with built(source, arguments=arguments, network=network) as root:
+        return store.add(root, name, digest=digest)
 
 
 @images.command("verify")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -37,13 +38,22 @@ def archives(daemon: Dockerd, tmp_path_factory: pytest.TempPathFactory) -> dict[
         client.close()
 
 
+def _images(store: Path, *words: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "services.cli",
+        "sandbox",
+        "images",
+        *words,
+        "--store",
+        str(store),
+        "--json",
+    ]
+
+
 def _cli(store: Path, *words: str) -> Any:
-    ran = subprocess.run(
-        [sys.executable, "-m", "services.cli", "sandbox", "images", *words, "--store", store, "--json"],
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return json.loads(ran.stdout)
+    return json.loads(subprocess.run(_images(store, *words), stdout=subprocess.PIPE, check=True).stdout)
 
 
 @pytest.mark.parametrize("kind", ["export", "save"])
@@ -69,3 +79,52 @@ def test_it_runs_python_in_a_native_box(archives: dict[str, Path], tmp_path: Pat
     assert (image["names"], image["in_use"]) == (["debian"], False)
     assert _cli(store, "prune", "debian")["removed"] == [digest]
     assert ImageStore(store).stored() == ()
+
+
+def _import(daemon: Dockerd, store: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        _images(store, "import", *words),
+        env={**os.environ, "DOCKER_HOST": daemon.url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_dockerfile_is_built_and_its_root_kept(daemon: Dockerd, tmp_path: Path) -> None:
+    (tmp_path / "mark").write_text("copied")
+    recipe = tmp_path / "Dockerfile"
+    recipe.write_text(
+        "ARG BASE\nFROM $BASE AS made\nARG WORD\nRUN echo $WORD > /word\n"
+        "FROM scratch\nCOPY --from=made /word /word\nCOPY mark /mark\n"
+    )
+    store = tmp_path / "store"
+    given = ("--build-arg", f"BASE={IMAGE}", "--build-arg", "WORD=given")
+    before = _held(daemon)
+    made = _import(daemon, store, str(recipe), "--name", "built", *given)
+    assert made.returncode == 0, made.stderr
+    root = store / json.loads(made.stdout)["digest"].removeprefix("sha256:") / "root"
+    assert ((root / "mark").read_text(), (root / "word").read_text()) == ("copied", "given\n")
+    assert _held(daemon) == before, "what was built stayed at the daemon"
+
+
+def _held(daemon: Dockerd) -> tuple[set[str], int]:
+    """Images with a name, and how many containers."""
+    client = daemon.client()
+    try:
+        tags = {tag for image in client.images() for tag in image["RepoTags"] or []}
+        return tags - {"<none>:<none>"}, len(daemon.containers())
+    finally:
+        client.close()
+
+
+def test_a_build_that_fails_says_why_and_what_was_said_last(daemon: Dockerd, tmp_path: Path) -> None:
+    recipe = tmp_path / "bad.Dockerfile"
+    recipe.write_text(f"FROM {IMAGE}\nRUN echo last words && exit 3\n")
+    ran = _import(daemon, tmp_path / "store", str(recipe), "--name", "bad")
+    assert ran.returncode == 1
+    assert "returned a non-zero code: 3" in ran.stdout + ran.stderr
+    assert "last words" in ran.stdout + ran.stderr
+    assert "--network host" in ran.stdout + ran.stderr
+    other = _import(daemon, tmp_path / "store", str(tmp_path / "mark"), "--name", "bad", "--network", "host")
+    assert other.returncode == 2, "options of a build go with a Dockerfile alone"

@@ -76,7 +76,13 @@ class Daemon:
             except OSError as error:
                 raise SandboxUnavailable(self._absent("connecting", error)) from error
 
-    def _connect(self) -> Any:
+    def patient(self, seconds: int) -> Any:
+        """A `docker.APIClient` of the caller's own, to be closed, that waits longer. Raises
+        SandboxUnavailable."""
+        self._knock()
+        return self._connect(seconds)
+
+    def _connect(self, seconds: int = _CALL_SECONDS) -> Any:
         try:
             import docker
         except ImportError as error:
@@ -89,7 +95,7 @@ class Daemon:
                 version = asking.version(api_version=False)["ApiVersion"]
             finally:
                 asking.close()
-            return docker.APIClient(base_url=self.url, version=version, timeout=_CALL_SECONDS)
+            return docker.APIClient(base_url=self.url, version=version, timeout=seconds)
 
     @contextmanager
     def speaking(self, what: str) -> Iterator[None]:

@@ -1,0 +1,6 @@
+# Go for boxes. BASE: a plain Debian or Ubuntu that docker has; --network host (or the like) reaches its mirror.
+ARG BASE=debian:12
+FROM $BASE
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends golang-go \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb
