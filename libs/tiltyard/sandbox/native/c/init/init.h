@@ -88,6 +88,11 @@ bool link_receive(void (*handle)(const struct tilt_frame *, char *payload));
 int link_take_fds(uint32_t count, int *into);
 void link_replace(int socket);  /* a branch: from now on this is the link */
 
+/* input.c: what the command's stdin is still to get */
+void input_take(const char *data, size_t length);
+void input_feed(int *pipe);
+void input_drop(void);
+
 /* job.c: the command that runs */
 bool job_running(void);
 void job_start(uint32_t id, const char *frame, size_t size);

@@ -39,8 +39,6 @@ static struct {
     uint64_t started, ended, quiet_since, quiet_cpu, next_cpu_check;
     bool main_gone, childless;
     uint32_t clear_looks;       /* with branches: how often in a row nothing of the command was found */
-    char *input;
-    size_t input_size, input_sent;
 } job = {.child = {.in = -1, .out = -1, .err = -1, .fault = -1}};
 
 static struct stream streams[2] = {{.fd = -1}, {.fd = -1}};
@@ -116,11 +114,7 @@ static void attach(const struct exec_plan *plan) {
         streams[i].total = streams[i].used = 0;
         streams[i].cut = false;
     }
-    job.input = NULL;
-    job.input_sent = 0;
-    job.input_size = plan->how.stdin_size;
-    if (job.input_size && (job.input = malloc(job.input_size)))
-        memcpy(job.input, plan->stdin_data, job.input_size);
+    input_take(plan->stdin_data, plan->how.stdin_size);
     job.phase = RUNNING;
 }
 
@@ -186,20 +180,6 @@ static void drain(int which) {
     }
     if (job.how.flags & EXEC_STREAM && !link_blocked)
         flush_stream(which);
-}
-
-static void feed(void) {
-    if (WITHOUT(END_OF_INPUT) && !job.input_size)
-        return;
-    while (job.child.in >= 0) {
-        ssize_t sent = job.input ? write(job.child.in, job.input + job.input_sent, job.input_size - job.input_sent) : -1;
-        if (sent < 0 && errno == EAGAIN)
-            return;
-        if (sent > 0)
-            job.input_sent += (size_t)sent;
-        if (sent < 0 || job.input_sent == job.input_size)       /* done, or the payload closed its end */
-            close_fd(&job.child.in);
-    }
 }
 
 /* What the payload says before it runs: its pid when it is a copy of the warm interpreter, or why it cannot start. */
@@ -313,8 +293,7 @@ static void finish(void) {
     close_fd(&streams[1].fd);
     close_fd(&job.child.in);
     close_fd(&job.child.fault);
-    free(job.input);
-    job.input = NULL;
+    input_drop();
     job.phase = IDLE;
     served = true;
 }
@@ -332,7 +311,7 @@ void job_forget(void) {
         close_fd(&streams[i].fd);
     close_fd(&job.child.in);
     close_fd(&job.child.fault);
-    free(job.input);
+    input_drop();
     memset(&job, 0, sizeof job);
     most_cpu_ns = 0;
     served = false;
@@ -355,7 +334,7 @@ void job_turn(void) {
     if (job.phase == IDLE)
         return;
     hear_fault();
-    feed();
+    input_feed(&job.child.in);
     drain(0);
     drain(1);
     check_limits();
