@@ -1,6 +1,7 @@
 """A dispatcher on real rows, and what it tells the broker."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pytest
 
@@ -11,6 +12,29 @@ from tiltyard.contracts.messages import JobBatch
 from tiltyard.queue import Publisher
 
 __all__ = ["recorder", "work", "world"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a tenant was due of a saturated fleet, and what it held."""
+
+    tenant: str
+    weight: float
+    due: float
+    held: float
+
+
+SHARES: list[Share] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shares and weights."""
+    if not SHARES:
+        return
+    terminalreporter.section("shares of a saturated fleet")
+    terminalreporter.write_line(f"{'tenant':<10}{'weight':>8}{'due':>8}{'held':>8}")
+    for s in SHARES:
+        terminalreporter.write_line(f"{s.tenant:<10}{s.weight:>8g}{s.due:>8.3f}{s.held:>8.3f}")
 
 
 class Recorder:

@@ -1,12 +1,15 @@
 """Units of work outlive the connections that the server closes under them."""
 
 import asyncio
+import time
 
 import psycopg
+import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from tiltyard.store.database import AsyncUnitOfWork, UnitOfWork
+from tiltyard.store.database import IDLE_TIMEOUT_MS, AsyncUnitOfWork, UnitOfWork
 
 
 def _close_every_connection(url: str, application: str) -> int:
@@ -47,3 +50,28 @@ def test_an_asynchronous_one_too(empty_database_url: str) -> None:
 
     before, again, after = asyncio.run(lives())
     assert before == again != after
+
+
+def _leave_idle(work: UnitOfWork, url: str) -> None:
+    """Until the server has had enough of it; then go on with it."""
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'forgetful'"
+    with psycopg.connect(url, autocommit=True) as watcher, work() as session:
+        _backend(session)
+        while watcher.execute(idle).fetchone() != (0,):
+            time.sleep(0.05)
+        _backend(session)
+
+
+def test_a_transaction_that_is_left_idle_is_ended_by_the_database(empty_database_url: str) -> None:
+    """Else what it could still see is kept for it, and each claim reads past more and more dead rows."""
+    work = UnitOfWork(empty_database_url, application="forgetful", connections=1)
+    with work() as session:
+        given = session.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one()
+        assert given == f"{IDLE_TIMEOUT_MS // 60_000}min"
+        session.execute(text("SET idle_in_transaction_session_timeout = 100"))
+        session.commit()
+    with pytest.raises(DBAPIError):
+        _leave_idle(work, empty_database_url)
+    with work() as session:
+        assert _backend(session)
+    work.close()

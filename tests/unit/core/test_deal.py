@@ -75,6 +75,29 @@ def test_shares_follow_weights_however_work_arrives_and_is_cut_into_runs(
         assert share == pytest.approx(weights[tenant] / sum(weights.values()), abs=WITHIN)
 
 
+@settings(max_examples=6)
+@given(weights, st.lists(st.sampled_from([0.05, 0.2, 0.6, 3.0]), min_size=4, max_size=4), st.integers(0, 99))
+def test_places_are_shared_by_weights_however_short_the_rollouts_are(
+    weights: dict[str, float], means: list[float], seed: int
+) -> None:
+    """What is shared is the place, from a grant to the first turn after its end: nobody else can have it
+    sooner. A tenant of very short rollouts is busy for less than it holds."""
+    lengths = _lengths(seed, dict(zip("abcd", means, strict=True)))
+    busy = yard(weights, slots=8, durations=lengths)
+    before = Counter[str]()
+    while busy.clock < 90.0:
+        for run in busy.runs:
+            busy.submit(run, max(0, 16 - len(busy.runs[run].waiting)))
+        busy.step()
+        if busy.clock == WARM_UP:
+            before = busy.occupied.copy()
+
+    places = busy.occupied - before
+    for tenant, weight in weights.items():
+        share = places[f"{tenant}.0"] / places.total()
+        assert share == pytest.approx(weight / sum(weights.values()), abs=WITHIN)
+
+
 def test_runs_of_one_tenant_share_by_their_weights_too() -> None:
     busy = yard({"a": 1.0}, slots=4, shards={"a": 2}, durations=_lengths(0, {"a": 1.0}))
     busy.runs["a.1"] = replace(busy.runs["a.1"], weight=3.0)

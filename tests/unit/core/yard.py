@@ -40,6 +40,8 @@ class Yard:
     aboard: dict[str, Aboard] = field(default_factory=dict)
     held: Counter[str] = field(default_factory=Counter)
     """Slot-seconds by run."""
+    occupied: Counter[str] = field(default_factory=Counter)
+    """Turns that slots were taken from others, by run: the one in which a rollout ends counts whole."""
     ended: list[Aboard] = field(default_factory=list)
     made: int = 0
 
@@ -104,6 +106,7 @@ class Yard:
         for name, entry in list(self.aboard.items()):
             lived = min(entry.until, self.clock) - max(entry.since, self.clock - self.turn)
             self.held[entry.run] += lived * entry.waiting.demand.share(self.capacity)
+            self.occupied[entry.run] += entry.waiting.demand.slots
             if entry.until <= self.clock:
                 self.ended.append(self.aboard.pop(name))
         pool = accrued(self.pool(), seconds=self.turn)
