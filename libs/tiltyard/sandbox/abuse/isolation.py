@@ -4,6 +4,7 @@
 
 import asyncio
 import platform
+import secrets
 import socket
 
 from tiltyard.sandbox.backend import Box
@@ -180,11 +181,14 @@ import os; print("i386" if got == os.getpid() else "", end="")
 
 
 async def addresses(arena: Arena) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        port, name = server.getsockname()[1], f"\0tiltyard-attack-{secrets.token_hex(4)}"
+        abstract.bind(name)
+        abstract.listen()
         await _nothing(
             arena,
             f"""
+if attempt("abstract", lambda: socket.socket(socket.AF_UNIX).connect({name!r})): raise SystemExit
 for family, address in ((2, ("127.0.0.1", {port})), (2, ("169.254.169.254", 80)), (2, ("10.0.0.1", 80)), (2, ("172.17.0.1", 2375)),
                         (2, ("192.168.0.1", 80)), (2, ("1.1.1.1", 53)), (10, ("fe80::1", 80)), (10, ("2606:4700::1111", 53))):
     probe = socket.socket(family); probe.settimeout(3)
