@@ -25,7 +25,7 @@ from tiltyard.core.fairness import BOOST_AFTER, Priority
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(1_800)]
 SLOTS = 4
-EPISODE_MS = "12000"
+EPISODE_MS = "20000"
 """Long enough that a class is told to yield before it is done."""
 SECONDS = float(os.environ.get("TILTYARD_CONTENTION_SECONDS", "0"))
 
@@ -107,8 +107,8 @@ def test_a_high_run_takes_the_fleet_that_a_low_one_fills_and_both_complete(fleet
     fleet.until(low, aboard=SLOTS)
     high = fleet.evaluate("high")
 
-    assert finished(fleet.client, high, seconds=HUNG).state == "COMPLETED"
-    assert finished(fleet.client, low, seconds=HUNG).state == "COMPLETED"
+    assert finished(fleet.client, high, seconds=2 * HUNG).state == "COMPLETED"
+    assert finished(fleet.client, low, seconds=2 * HUNG).state == "COMPLETED"
 
     reasons = fleet.rows("SELECT DISTINCT reason FROM transitions WHERE \"end\" = 'PREEMPTING'")
     assert reasons == [(f"yields to run {high.id}",)]

@@ -67,7 +67,7 @@ def test_what_was_taken_from_a_runner_dies_on_it(yard: Any) -> None:
     ids = yard.rows.group(seeded, 2)
     yard.rows.grant(ids, yard.incarnations()[0])
     yard.until_states(seeded, "RUNNING", "RUNNING")
-    assert _aboard(port) == 2
+    yard.processes.until(lambda: _aboard(port) == 2, "both episodes are under way")
     with yard.rows.work() as session:
         key = _told(yard.rows, ids[0])
         (taken,) = move(session, [key], State.QUEUED, actor=Actor.DISPATCHER, only_from=[State.PREEMPTING])
