@@ -187,7 +187,7 @@ async def undrained(arena: Arena) -> None:
 
 async def stdin(arena: Arena) -> None:
     reader = "import sys; print(repr(sys.stdin.read()))"
-    must_say(await arena.python(reader, idle_seconds=10, wall_seconds=60), "''")
+    must_say(await arena.python(reader, idle_seconds=10, wall_seconds=20), "''")
     must_say(await arena.python("print('done')", stdin=b"x" * 4_000_000), "done")
 
 
