@@ -37,14 +37,14 @@ class Far:
         rows = self.arena.rows("SELECT incarnation FROM runners WHERE node = %s AND alive", NODE)
         return [incarnation for (incarnation,) in rows]
 
+    def aboard(self) -> int:
+        """Rollouts that run on it."""
+        running = "SELECT count(*) FROM rollouts WHERE state = 'RUNNING' AND incarnation = ANY(%s)"
+        return self.arena.value(running, self.incarnations())
+
     def until_aboard(self) -> None:
         """Wait until it has a rollout aboard."""
-        running = "SELECT count(*) FROM rollouts WHERE state = 'RUNNING' AND incarnation = ANY(%s)"
-        wait_until(
-            lambda: self.arena.value(running, self.incarnations()) > 0,
-            seconds=HUNG,
-            what="a rollout far away",
-        )
+        wait_until(lambda: self.aboard() > 0, seconds=HUNG, what="a rollout far away")
 
 
 @contextmanager

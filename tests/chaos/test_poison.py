@@ -69,5 +69,5 @@ def _evidence(arena: Arena, rollout: str) -> str:
     lost = "SELECT count(*) FROM attempts WHERE rollout_id = %s AND outcome = 'runner_lost'"
     reason, attempts = arena.value(last, rollout), arena.value(lost, rollout)
     assert "runner_lost" in reason
-    assert attempts == 3, "twice beside others, once alone"
+    assert attempts >= 3, "twice beside others, once alone"
     return f"DEAD after {attempts} lost attempts"
