@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.rabbitmq, pytest.mark.s3, pytest.
 SIZE = 16 << 20
 FULL_SECONDS = 2.0
 TASKS = 8
+LATENCY_MS = "1500"
+"""Of the engine: what is aboard when the disk fills up ends after that."""
 
 
 @contextmanager
@@ -42,7 +44,7 @@ def _fill(file: Path) -> None:
 def test_a_full_disk_for_artifacts_costs_no_rollout(arena: Arena, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     chosen = options(
-        tmp_path / "state", objects=f"file://{disk}/objects", extra={"TILTYARD_SCRIPT_LATENCY_MS": "150"}
+        tmp_path / "state", objects=f"file://{disk}/objects", extra={"TILTYARD_SCRIPT_LATENCY_MS": LATENCY_MS}
     )
     with _small_disk(disk), running(chosen) as stack, Client(stack.url, stack.token) as client:
         submit(client, TASKS)
