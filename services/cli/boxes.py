@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from tiltyard.sandbox import InvalidExec, NativeBackend, SandboxBackend
+from tiltyard.sandbox.capability import Demand
 from tiltyard.sandbox.docker.backend import DockerBackend
-from tiltyard.sandbox.docker.runtime import Demand
 
 _IMAGE = {
     "docker": "the name of one of `docker images`",
@@ -56,21 +56,20 @@ def made_by(
     if image is None:
         raise InvalidExec(f"--backend {backend} needs --image, {_IMAGE[backend]}")
     if backend == "docker":
-        return DockerBackend(runtime or "runc", accept=_demands(Demand, accept)), image
+        return DockerBackend(runtime or "runc", accept=_demands(accept)), image
     return _remote(backend, accept), image
 
 
 def _remote(backend: str, accept: Sequence[str]) -> SandboxBackend:
     """Keys and places come from the environment; see docs/sandbox.md."""
     from tiltyard.sandbox.remote import AgentSandboxBackend, E2BBackend
-    from tiltyard.sandbox.remote import Demand as RemoteDemand
 
-    accepted = _demands(RemoteDemand, accept)
+    accepted = _demands(accept)
     return E2BBackend(accept=accepted) if backend == "e2b" else AgentSandboxBackend(accept=accepted)
 
 
-def _demands(known: Any, words: Sequence[str]) -> list[Any]:
+def _demands(words: Sequence[str]) -> list[Demand]:
     try:
-        return [known(word) for word in words]
+        return [Demand(word) for word in words]
     except ValueError as error:
-        raise InvalidExec(f"--accept: {error}: give {', '.join(known)}") from error
+        raise InvalidExec(f"--accept: {error}: give {', '.join(Demand)}") from error

@@ -28,6 +28,7 @@ from tiltyard.sandbox import (
     WarmPool,
     doctor,
 )
+from tiltyard.sandbox.capability import Demand
 from tiltyard.sandbox.docker import runtime as docker_runtime
 
 
@@ -101,7 +102,7 @@ def run_command(
     backend: str,
     runtime: str | None,
     image: str | None,
-    accept: tuple[docker_runtime.Demand, ...],
+    accept: tuple[str, ...],
     memory_mb: int,
     pids: int,
     cpus: float,
@@ -170,7 +171,7 @@ def check_command(out: Output, backend: str, runtime: str | None, image: str | N
     """
     excuse = partial(docker_runtime.excuse, runtime or "runc") if backend == "docker" else _no_excuse
     try:
-        accept = tuple(docker_runtime.Demand) if backend == "docker" else ()
+        accept = () if backend == "native" else tuple(Demand)
         backend_, image = made_by(backend, runtime, image, accept)
         findings, attacks = asyncio.run(_try_all(backend_, image, excuse))
     except SandboxError as error:

@@ -10,7 +10,7 @@ import click
 from services.cli.boxes import made_by, source
 from services.cli.output import Output, reporting
 from tiltyard.sandbox import BreakerState, Canary, Limits, PoolHealth, SandboxBackend, SandboxError, WarmPool
-from tiltyard.sandbox.docker.runtime import Demand
+from tiltyard.sandbox.capability import Demand
 
 _SONGS = 3
 """One sets what must be said, the others must say the same."""
@@ -31,7 +31,7 @@ def health_command(out: Output, backend: str, runtime: str | None, image: str | 
       tiltyard sandbox health --backend docker --image debian:12 --json
     """
     try:
-        accept = tuple(Demand) if backend == "docker" else ()
+        accept = () if backend == "native" else tuple(Demand)
         backend_, image = made_by(backend, runtime, image, accept)
         health = asyncio.run(_examine(backend_, image))
     except SandboxError as error:

@@ -9,12 +9,14 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from typing import BinaryIO
 
 import click
 
 from services.cli.boxes import accepting, made_by, source
+from services.cli.output import Output, reporting
 from tiltyard.sandbox import (
     Box,
     ExecResult,
@@ -25,7 +27,6 @@ from tiltyard.sandbox import (
     SandboxGone,
     WarmPool,
 )
-from tiltyard.sandbox.docker.runtime import Demand
 
 _SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash -i; exec sh -i")
 _SIZE = (24, 80)
@@ -38,19 +39,22 @@ _CHUNK = 64 << 10
 @click.option("--memory-mb", default=512, show_default=True, help="MiB of memory, its files included.")
 @click.option("--pids", default=64, show_default=True, help="Processes and threads.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
+@reporting
 def shell_command(
+    out: Output,
     argv: tuple[str, ...],
     backend: str,
     runtime: str | None,
     image: str | None,
-    accept: tuple[Demand, ...],
+    accept: tuple[str, ...],
     memory_mb: int,
     pids: int,
-) -> None:
+) -> int:
     """Open a terminal in a fresh sandbox, which goes with it; bash where the image has it, or ARGV.
 
-    Exit code: the shell's own; 128 and the signal when one ended it; 1 when a limit did. Not in boxes of
-    runsc, into which no terminal can be passed.
+    Exit code: the shell's own; 128 and the signal when one ended it; 1 when a limit did. With `--json` how it
+    ended goes to stdout, and the terminal to stderr. Not in boxes of runsc, into which no terminal can be
+    passed.
 
     \b
       tiltyard sandbox shell
@@ -61,12 +65,14 @@ def shell_command(
         backend_, image = made_by(backend, runtime, image, accept)
         limits = Limits(memory_mb=memory_mb, pids=pids, disk_mb=min(64, memory_mb // 2))
         pool = WarmPool(backend=backend_, image=image, size=1, limits=limits)
-        result = asyncio.run(_lend(pool, argv or _SHELL))
+        screen = sys.stderr.buffer if out.as_json else sys.stdout.buffer
+        result = asyncio.run(_lend(pool, argv or _SHELL, screen))
     except SandboxError as error:
         raise click.ClickException(str(error)) from error
     if result.exit_code is None and result.signal is None:
         click.echo(f"{result.outcome}: {result.detail}", err=True)
-    sys.exit(_code(result))
+    out.result({"outcome": result.outcome, "exit_code": _code(result), "detail": result.detail})
+    return _code(result)
 
 
 def _code(result: ExecResult) -> int:
@@ -75,53 +81,67 @@ def _code(result: ExecResult) -> int:
     return 128 + result.signal if result.signal else 1
 
 
-async def _lend(pool: WarmPool, argv: tuple[str, ...]) -> ExecResult:
+async def _lend(pool: WarmPool, argv: tuple[str, ...], screen: BinaryIO) -> ExecResult:
     async with pool, pool.acquire() as box:
-        return await _interact(box, argv)
+        return await _interact(box, argv, screen)
 
 
-async def _interact(box: Box, argv: tuple[str, ...]) -> ExecResult:
+async def _interact(box: Box, argv: tuple[str, ...], screen: BinaryIO) -> ExecResult:
     """Passes this terminal's input, output and size on until the command ends."""
     process = await box.start(argv, env={"TERM": os.environ.get("TERM", "dumb")}, tty=_size())
     loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
-    typed: asyncio.Queue[bytes] = asyncio.Queue()
+    with _raw(stdin):
+        loop.add_signal_handler(signal.SIGWINCH, lambda: _resize(process))
+        typing = asyncio.create_task(_type(process, stdin))
+        try:
+            await _show(process, screen)
+        finally:
+            typing.cancel()
+            loop.remove_signal_handler(signal.SIGWINCH)
+    return await process.wait()
+
+
+async def _type(process: Process, stdin: int) -> None:
+    """What was typed goes in; the end of a piped input is a typed Ctrl-D."""
+    with suppress(SandboxGone, InvalidExec):  # the shell has ended: `_show` tells
+        async with aclosing(_typed(stdin)) as typed:
+            async for data in typed:
+                await process.send(data)
+        process.close_input()
+
+
+async def _typed(stdin: int) -> AsyncGenerator[bytes, None]:
+    """What comes in, until its end."""
+    loop, waiting = asyncio.get_running_loop(), asyncio.Queue[bytes]()
 
     def read() -> None:
         data = os.read(stdin, _CHUNK)
         if not data:
             loop.remove_reader(stdin)
-        typed.put_nowait(data)
+        waiting.put_nowait(data)
 
-    with _raw(stdin):
-        loop.add_signal_handler(signal.SIGWINCH, lambda: _resize(process))
+    try:
         loop.add_reader(stdin, read)
-        typing = asyncio.create_task(_type(process, typed))
-        try:
-            await _show(process)
-        finally:
-            typing.cancel()
-            loop.remove_reader(stdin)
-            loop.remove_signal_handler(signal.SIGWINCH)
-    return await process.wait()
+    except PermissionError:  # a file: it cannot be waited for, and need not be
+        while data := os.read(stdin, _CHUNK):
+            yield data
+        return
+    try:
+        while data := await waiting.get():
+            yield data
+    finally:
+        loop.remove_reader(stdin)
 
 
-async def _type(process: Process, typed: "asyncio.Queue[bytes]") -> None:
-    """What was typed goes in; the end of a piped input is a typed Ctrl-D."""
-    with suppress(SandboxGone, InvalidExec):  # the shell has ended: `_show` tells
-        while data := await typed.get():
-            await process.send(data)
-        process.close_input()
-
-
-async def _show(process: Process) -> None:
+async def _show(process: Process, screen: BinaryIO) -> None:
     at = 0
     while True:
         part = await process.more("stdout", at)
         if not part.data and process.poll() is not None:
             return
         at = part.end
-        sys.stdout.buffer.write(part.data)
-        sys.stdout.buffer.flush()
+        screen.write(part.data)
+        screen.flush()
 
 
 def _resize(process: Process) -> None:

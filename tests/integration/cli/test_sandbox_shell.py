@@ -1,6 +1,7 @@
 """`tiltyard sandbox shell` on a terminal of its own."""
 
 import fcntl
+import json
 import os
 import select
 import struct
@@ -103,3 +104,18 @@ def test_piped_input_is_typed_and_its_end_is_the_shells() -> None:
     )
     assert b"42 piped" in ran.stdout
     assert ran.returncode == 3
+
+
+def test_a_program_gets_how_it_ended_and_people_get_the_terminal() -> None:
+    words = ["sandbox", "shell", "--json", "--", "sh", "-c", "echo hi; exit 3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        check=False,
+    )
+    assert json.loads(done.stdout) == {"outcome": "nonzero", "exit_code": 3, "detail": ""}
+    assert "hi" in done.stderr
+    assert done.returncode == 3

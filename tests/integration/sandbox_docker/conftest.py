@@ -8,8 +8,8 @@ import pytest
 
 from tests.integration.sandbox_docker.dockerd import IMAGE, Dockerd, dockerd, has_runsc, why_not
 from tiltyard.sandbox import DockerBackend, ExecResult, WarmPool
+from tiltyard.sandbox.capability import Demand
 from tiltyard.sandbox.conformance import LIMITS
-from tiltyard.sandbox.docker.runtime import Demand
 
 T = TypeVar("T")
 UNENFORCED_BY_RUNSC = (Demand.inodes,)

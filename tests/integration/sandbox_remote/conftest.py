@@ -13,8 +13,8 @@ import pytest
 from tests.integration.sandbox_remote.cluster import CLAIMS, Cluster
 from tests.integration.sandbox_remote.e2b import E2B
 from tiltyard.sandbox import Limits, SandboxBackend, WarmPool
+from tiltyard.sandbox.capability import OF_EVERY_BOX
 from tiltyard.sandbox.remote import AgentSandboxBackend, E2BBackend
-from tiltyard.sandbox.remote.demand import OF_EVERY_BOX
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from services.cli.__main__ import tiltyard
 from tests.integration.sandbox_remote.conftest import PROVIDERS, Abroad
-from tiltyard.sandbox.remote.demand import OF_EVERY_BOX
+from tiltyard.sandbox.capability import OF_EVERY_BOX
 
 
 @pytest.fixture

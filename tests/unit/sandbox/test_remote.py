@@ -5,16 +5,17 @@ import base64
 import itertools
 import json
 import shlex
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiltyard.sandbox import CapabilityRefused, ExecOutcome, Limits, SandboxUnavailable
+from tiltyard.sandbox.capability import OF_EVERY_BOX, Capability, Demand
+from tiltyard.sandbox.docker.runtime import capabilities as docker_capabilities
 from tiltyard.sandbox.remote import AgentSandboxBackend, E2BBackend
 from tiltyard.sandbox.remote.agent_sandbox.runtime import _command, _read_end
-from tiltyard.sandbox.remote.demand import OF_EVERY_BOX
 from tiltyard.sandbox.remote.e2b.connect import Malformed, Message, envelope, messages
 from tiltyard.sandbox.remote.fleet import Order, Owner
 
@@ -125,3 +126,17 @@ def test_what_is_needed_and_absent_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         AgentSandboxBackend(router_url="http://router", accept=OF_EVERY_BOX)
     with pytest.raises(SandboxUnavailable, match="AGENT_SANDBOX_ROUTER_URL"):
         AgentSandboxBackend(api_url="http://api", token="t", accept=OF_EVERY_BOX)
+
+
+@pytest.mark.parametrize(
+    "able",
+    [
+        E2BBackend(api_key="k", accept=tuple(Demand)).capabilities(),
+        AgentSandboxBackend(api_url="http://k", router_url="http://r", accept=tuple(Demand)).capabilities(),
+        docker_capabilities("runc"),
+        docker_capabilities("runsc"),
+    ],
+)
+def test_a_backend_says_of_every_demand_whether_it_holds(able: Mapping[Demand, Capability]) -> None:
+    assert set(able) == set(Demand)
+    assert all(capability.detail for capability in able.values())

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 
+from tiltyard.sandbox.capability import Capability, Demand
 from tiltyard.sandbox.errors import ImageFault, SandboxUnavailable
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.native.toolchain import CompilerFault, current_helpers
@@ -10,7 +11,7 @@ from tiltyard.sandbox.native.toolchain import CompilerFault, current_helpers
 from . import owner
 from .container import Recipe
 from .daemon import Daemon
-from .runtime import Capability, Demand, capabilities, refuse_unenforced
+from .runtime import capabilities, refuse_unenforced
 from .supply import DockerSupply
 
 

@@ -1,9 +1,10 @@
 """A docker box: a native one's socket, held by a container."""
 
+from tiltyard.sandbox.capability import Demand
 from tiltyard.sandbox.native.box import Keeper, NativeBox
 
 from .container import Container
-from .runtime import Demand, capabilities
+from .runtime import capabilities
 from .survey import comparable
 
 

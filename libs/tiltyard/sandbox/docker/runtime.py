@@ -1,50 +1,18 @@
 """What each container runtime can hold a box to.
 
-Guarantees: a demand that a runtime cannot enforce is refused with the reason, unless the caller accepts that
-by name.
 Does not: try. `tiltyard sandbox check --backend docker --runtime NAME` does, law by law."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
+from tiltyard.sandbox.capability import LIMITS, Capability, Demand
+from tiltyard.sandbox.capability import refuse_unenforced as refuse
 from tiltyard.sandbox.errors import CapabilityRefused
-
-
-class Demand(StrEnum):
-    """What a caller may demand of a box."""
-
-    memory = "memory"
-    """an end at so many bytes, swap excluded"""
-    pids = "pids"
-    """no more than so many processes and threads, refused one by one"""
-    cpus = "cpus"
-    """no more than so many CPUs' time"""
-    disk = "disk"
-    """no more than so many bytes in files"""
-    inodes = "inodes"
-    """no more than so many files"""
-    cpu_time = "cpu_time"
-    """an end once all its processes together used so much CPU time"""
-    counters = "counters"
-    """peak memory, throttled time and refused forks are told with a result"""
-    descriptors = "descriptors"
-    """descriptors of the caller become the command's (`exec(fds=…)`)"""
-    kernel = "kernel"
-    """a kernel of its own between the payload and this machine's"""
-
-
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """Whether a demand holds, and how or why not."""
-
-    enforced: bool
-    detail: str
-
 
 GVISOR_MIB = 64
 """What a gVisor box gets beyond its memory limit, for the kernel of its own: about 30 are used at rest."""
 
+_NO_DESCRIPTORS = "a host's socket carries no descriptors into gVisor"
 _RUNC: Mapping[Demand, Capability] = {
     Demand.memory: Capability(True, "cgroup; swap as large as memory, so none"),
     Demand.pids: Capability(True, "cgroup"),
@@ -53,7 +21,12 @@ _RUNC: Mapping[Demand, Capability] = {
     Demand.inodes: Capability(True, "tmpfs, shared out as the disk is"),
     Demand.cpu_time: Capability(True, "counted by the cgroup"),
     Demand.counters: Capability(True, "read from the cgroup; the peak is the box's, not the command's"),
+    Demand.leftovers: Capability(True, "its PID 1 kills what a command leaves"),
+    Demand.streaming: Capability(True, "sent over the box's socket as it comes"),
     Demand.descriptors: Capability(True, "passed over the box's socket"),
+    Demand.background: Capability(True, "each supervised by a copy of the box's PID 1"),
+    Demand.ports: Capability(True, "opened inside, passed over the box's socket"),
+    Demand.snapshots: Capability(True, "a tar of the files"),
     Demand.kernel: Capability(False, "boxes share this machine's kernel: use runsc for hostile code"),
 }
 _RUNSC: Mapping[Demand, Capability] = {
@@ -74,11 +47,12 @@ _RUNSC: Mapping[Demand, Capability] = {
         "their time, until the wall time ends it",
     ),
     Demand.counters: Capability(False, "no cgroup is seen inside gVisor"),
-    Demand.descriptors: Capability(False, "a host's socket carries no descriptors into gVisor"),
+    Demand.descriptors: Capability(False, _NO_DESCRIPTORS),
+    Demand.background: Capability(False, _NO_DESCRIPTORS),
+    Demand.ports: Capability(False, _NO_DESCRIPTORS),
+    Demand.snapshots: Capability(True, "a tar of the files, of at most 8 MiB"),
     Demand.kernel: Capability(True, "gVisor"),
 }
-_LIMITS = (Demand.memory, Demand.pids, Demand.cpus, Demand.disk, Demand.inodes)
-"""What `Limits` demands of every box."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +104,7 @@ def capabilities(runtime: str) -> Mapping[Demand, Capability]:
 
 def refuse_unenforced(runtime: str, accepted: Collection[Demand]) -> None:
     """Raises CapabilityRefused."""
-    able = capabilities(runtime)
-    missing = [demand for demand in _LIMITS if not able[demand].enforced and demand not in accepted]
-    if missing:
-        reasons = "; ".join(f"{demand}: {able[demand].detail}" for demand in missing)
-        raise CapabilityRefused(
-            f"runtime {runtime!r} cannot enforce {' and '.join(missing)} ({reasons}); accept that by name "
-            f"({', '.join(f'--accept {demand}' for demand in missing)}, or accept= in Python) or use runc"
-        )
+    refuse(f"runtime {runtime!r}", capabilities(runtime), accepted, of=LIMITS)
 
 
 def excuse(runtime: str, tried: str, seen: str) -> str:

@@ -4,8 +4,9 @@ Guarantees: what a provider cannot enforce is refused unless accepted by name; a
 never answered is found and destroyed; no key appears in a message or a log of ours.
 Does not: trust an acknowledgement. A sandbox is destroyed once its provider no longer knows it."""
 
+from tiltyard.sandbox.capability import Capability, Demand
+
 from .agent_sandbox.backend import AgentSandboxBackend
-from .demand import Capability, Demand
 from .e2b.backend import E2BBackend
 
 __all__ = ["AgentSandboxBackend", "Capability", "Demand", "E2BBackend"]

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NoReturn
 
 from tiltyard.sandbox.backend import HasFileno, OnOutput, Process
+from tiltyard.sandbox.capability import Capability, Demand, cannot
 from tiltyard.sandbox.errors import InvalidExec, SandboxBusy, SandboxGone
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.native.command import Command, content
@@ -20,7 +21,6 @@ from tiltyard.sandbox.session import BoxSession
 from tiltyard.sandbox.snapshot import Snapshot
 from tiltyard.sandbox.state import BoxStats, Entry
 
-from .demand import Capability, Demand, cannot
 from .fleet import Ended, Guest, Order
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

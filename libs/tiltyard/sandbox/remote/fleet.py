@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiltyard.sandbox.backend import OnOutput
+from tiltyard.sandbox.capability import Capability, Demand
 from tiltyard.sandbox.errors import CapabilityRefused
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.result import ExecOutcome
 from tiltyard.sandbox.state import Entry
-
-from .demand import Capability, Demand
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 

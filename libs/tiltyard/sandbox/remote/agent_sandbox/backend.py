@@ -6,10 +6,10 @@ import ssl
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from tiltyard.sandbox.capability import Capability, Demand, refuse_unenforced
 from tiltyard.sandbox.errors import ImageFault, SandboxUnavailable
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.remote.api import Api
-from tiltyard.sandbox.remote.demand import Capability, Demand, refuse_unenforced
 from tiltyard.sandbox.remote.fleet import Owner
 from tiltyard.sandbox.remote.supply import RemoteSupply
 
@@ -31,6 +31,7 @@ _ABLE: Mapping[Demand, Capability] = {
     Demand.counters: Capability(False, "the runtime tells neither CPU time nor memory of a command"),
     Demand.kernel: Capability(False, "as the template's runtimeClassName says: gvisor or kata have one"),
     Demand.streaming: Capability(False, "the runtime answers when the command has ended"),
+    Demand.descriptors: Capability(False, "it is another machine"),
     Demand.background: Capability(False, "the runtime waits for each command"),
     Demand.ports: Capability(False, "the router carries HTTP, and no sockets"),
     Demand.snapshots: Capability(False, "a pod's snapshots stay in its cluster"),

@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 
+from tiltyard.sandbox.capability import Capability, Demand
 from tiltyard.sandbox.errors import ImageFault, SandboxGone, SandboxUnavailable
 from tiltyard.sandbox.remote.api import Api, Refused
-from tiltyard.sandbox.remote.demand import Capability, Demand
 from tiltyard.sandbox.remote.fleet import Found, Owner
 
 from .runtime import AgentSandboxGuest

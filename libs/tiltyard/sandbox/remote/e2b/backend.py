@@ -4,10 +4,10 @@ import os
 import socket
 from collections.abc import Callable, Collection, Mapping
 
+from tiltyard.sandbox.capability import Capability, Demand, refuse_unenforced
 from tiltyard.sandbox.errors import ImageFault, SandboxUnavailable
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.remote.api import Api
-from tiltyard.sandbox.remote.demand import Capability, Demand, refuse_unenforced
 from tiltyard.sandbox.remote.fleet import Owner
 from tiltyard.sandbox.remote.supply import RemoteSupply
 
@@ -25,6 +25,7 @@ _ABLE: Mapping[Demand, Capability] = {
     Demand.cpu_time: Capability(False, "counted for one process alone (ulimit -t), not for all together"),
     Demand.leftovers: Capability(False, "envd ends the command alone; what it started lives on in the box"),
     Demand.counters: Capability(False, "envd tells neither CPU time nor memory of a command"),
+    Demand.descriptors: Capability(False, "it is another machine"),
     Demand.background: Capability(False, "one command at a time is spoken to"),
     Demand.ports: Capability(False, "its proxy carries HTTP to a public name, and no sockets"),
     Demand.snapshots: Capability(False, "its snapshots stay with the provider, as templates"),

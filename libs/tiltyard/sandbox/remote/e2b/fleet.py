@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from tiltyard.sandbox.capability import Capability, Demand
 from tiltyard.sandbox.errors import CapabilityRefused, ImageFault, SandboxGone, SandboxUnavailable
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.remote.api import Api, Refused, Unanswered
-from tiltyard.sandbox.remote.demand import Capability, Demand
 from tiltyard.sandbox.remote.fleet import Found, Owner
 
 from .guest import USER, E2BGuest
