@@ -176,7 +176,8 @@ def test_a_pool_never_has_more_boxes_than_its_size(lab: Lab) -> None:
 
 def test_no_python_of_ours_runs_between_fork_and_exec() -> None:
     """In a process with threads it may deadlock. The warm interpreter has none, and is not our process."""
-    for path in Path(tiltyard.sandbox.__file__).parent.rglob("*.py"):
+    ours = (p for p in Path(tiltyard.sandbox.__file__).parent.rglob("*.py") if p.name != "zygote.py")
+    for path in ours:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword):
                 assert node.arg != "preexec_fn", path
