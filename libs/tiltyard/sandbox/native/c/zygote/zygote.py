@@ -95,7 +95,7 @@ def _serve(folders):
 
     del sys.path[0], sys.modules["tilt_zygote"]
     sys.path_importer_cache.pop("/mnt", None)
-    variables = os.environ._data
+    variables = os.environ._data  # pyright: ignore[reportAttributeAccessIssue]
     _rehearse()
     gc.collect()
     gc.freeze()
