@@ -21,12 +21,19 @@ B = TypeVar("B", bound=Box)
 class Renewals(Generic[B]):
     """Those of one supply."""
 
-    def __init__(self, take: Callable[[], B | None], discard: Callable[[B], None]) -> None:
-        """`take`: a box that nobody has used, None when there is none now."""
+    def __init__(
+        self,
+        take: Callable[[], B | None],
+        discard: Callable[[B], None],
+        give_up: Callable[[B], None] | None = None,
+    ) -> None:
+        """`take`: a box that nobody has used, None when there is none now. `give_up`: destroys one that was
+        not pristine, with what it was made in; None: as `discard` does."""
         self.drifted = 0
         """fresh boxes that were not pristine"""
         self._take = take
         self._discard = discard
+        self._give_up = give_up or discard
         self._waiting: deque[asyncio.Future[B]] = deque()
         self._pristine: Fingerprint | None = None
 
@@ -39,7 +46,7 @@ class Renewals(Generic[B]):
             if not drift:
                 return box
             self.drifted += 1
-            self._discard(box)
+            self._give_up(box)
         raise SandboxGone(
             f"no pristine box could be had in {_MAX_DRIFTS} tries; the last differed in {drift}"
         )

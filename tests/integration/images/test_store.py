@@ -1,6 +1,7 @@
 """The image store: what comes in, what is refused, what stays, and that boxes start from it."""
 
 import asyncio
+import fcntl
 import gzip
 import hashlib
 import json
@@ -14,7 +15,7 @@ import pytest
 
 from tests.integration.images.conftest import Member, entry, packed
 from tiltyard.sandbox import ImageFault, Limits, NativeBackend, WarmPool
-from tiltyard.sandbox.images.store import ImageStore
+from tiltyard.sandbox.images.store import Hold, ImageStore
 from tiltyard.sandbox.images.unpack import Bounds
 
 Archive = Callable[..., Path]
@@ -166,7 +167,7 @@ def test_pruning_takes_the_unnamed_and_unused_alone(store: ImageStore, archive: 
     loose = store.add(archive(entry("file", b"3")), "loose")
     old_host = store.folder / ("ab" * 32) / "root"
     old_host.mkdir(parents=True)
-    held = store.hold(used)
+    held = Hold(store.folder / ".locks" / used.removeprefix("sha256:"), fcntl.LOCK_SH)  # as tilt-host does
     try:
         removed = store.prune("used", "loose")
         assert set(removed) == {loose, "sha256:" + "ab" * 32}

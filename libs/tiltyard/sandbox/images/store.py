@@ -127,16 +127,6 @@ class ImageStore:
         self._sweep()
         return tuple(removed)
 
-    def hold(self, digest: str) -> "Hold":
-        """Keeps an image from being pruned until it is closed, or this process ends.
-
-        Raises ImageFault when it is gone."""
-        held = Hold(self._lock_of(digest), fcntl.LOCK_SH)
-        if not self._root(digest).is_dir():
-            held.close()
-            raise ImageFault(f"image {digest} was removed just now: import it again")
-        return held
-
     def _open(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from tiltyard.sandbox.backend import Box
 from tiltyard.sandbox.errors import SandboxGone, SandboxUnavailable
 from tiltyard.sandbox.limits import Limits
-from tiltyard.sandbox.pristine import Fingerprint, fingerprint
+from tiltyard.sandbox.renewal import Renewals
 
 from . import wire
 from .box import Keeper, NativeBox
@@ -28,7 +28,6 @@ _MAX_FAILURES = 5
 _MINUTE = 60.0
 _LOST_SECONDS = 1.0
 _RETRY_SECONDS = 0.2
-_MAX_DRIFTS = 5
 
 
 class NativeSupply:
@@ -63,21 +62,25 @@ class NativeSupply:
         self._keeper = Keeper(
             died_of_memory=self._died_of_memory, renew=self._renew, threads=max(1, round(limits.cpus))
         )
-        self._renewals: deque[asyncio.Future[NativeBox]] = deque()
-        self._pristine: Fingerprint | None = None
+        self._renewals = Renewals[NativeBox](
+            self.take, self.discard, give_up=lambda box: self._destroy(box, retire=True)
+        )
         self._counts: list[asyncio.Future[wire.HostEvent]] = []
         self._deaths: deque[float] = deque()
         self._failures = 0
         self._made = False
         self._closing = False
         self.restarts = 0
-        self.drifted = 0
 
     def start(self) -> None:
         """Raises SandboxUnavailable."""
         self._link.start(self._image.store, self._request, self._helpers)
 
-    def take(self) -> Box | None:
+    @property
+    def drifted(self) -> int:
+        return self._renewals.drifted
+
+    def take(self) -> NativeBox | None:
         while self._ready:
             box = self._ready.popleft()
             self._lent[box.cell, box.life] = box
@@ -107,63 +110,10 @@ class NativeSupply:
         if (box.cell, box.life) not in self._lent:
             raise SandboxGone(f"box {box.id} is gone: it was released; acquire another")
         self.discard(box)
-        drift: list[str] = []
-        for _ in range(_MAX_DRIFTS):
-            fresh = await self._fresh()
-            drift = await self._drift(fresh)
-            if not drift:
-                self._lent.pop((fresh.cell, fresh.life), None)
-                box.become(fresh)
-                self._lent[box.cell, box.life] = box
-                return
-            self.drifted += 1
-            self._destroy(fresh, retire=True)
-        raise SandboxGone(
-            f"no pristine box could be had in {_MAX_DRIFTS} tries; the last differed in {drift}"
-        )
-
-    async def _fresh(self) -> NativeBox:
-        found = self.take()
-        if found is None:
-            waiter: asyncio.Future[NativeBox] = asyncio.get_running_loop().create_future()
-            self._renewals.append(waiter)
-            try:
-                found = await waiter
-            except asyncio.CancelledError:
-                if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                    self.discard(waiter.result())
-                raise
-        assert isinstance(found, NativeBox)
-        return found
-
-    async def _drift(self, fresh: NativeBox) -> list[str]:
-        """How a box that nobody has used differs from the first one that was looked at."""
-        try:
-            now = fingerprint(await fresh.survey())
-        except BaseException:
-            self.discard(fresh)
-            raise
-        if self._pristine is None and not now.blemishes():
-            self._pristine = now
-        return now.blemishes() or (self._pristine.drift(now) if self._pristine else [])
-
-    def _serve_renewal(self) -> None:
-        """A box that was just made goes to a reset first: that holder has given up a box for it."""
-        while self._renewals and self._ready:
-            waiter = self._renewals.popleft()
-            if not waiter.done():
-                found = self.take()
-                if found is None:
-                    self._renewals.appendleft(waiter)
-                    return
-                assert isinstance(found, NativeBox)
-                waiter.set_result(found)
-
-    def _refuse_renewals(self, error: Exception) -> None:
-        while self._renewals:
-            waiter = self._renewals.popleft()
-            if not waiter.done():
-                waiter.set_exception(error)
+        fresh = await self._renewals.fresh()
+        self._lent.pop((fresh.cell, fresh.life), None)
+        box.become(fresh)
+        self._lent[box.cell, box.life] = box
 
     async def counts(self) -> tuple[int, int, int, int]:
         answer: asyncio.Future[wire.HostEvent] = asyncio.get_running_loop().create_future()
@@ -176,7 +126,7 @@ class NativeSupply:
 
     async def close(self) -> None:
         self._closing = True
-        self._refuse_renewals(SandboxGone("the pool was closed"))
+        self._renewals.refuse(SandboxGone("the pool was closed"))
         for box in (*self._ready, *self._lent.values()):
             box.close()
         self._ready.clear()
@@ -194,7 +144,7 @@ class NativeSupply:
             box = NativeBox(event.cell, event.life, fd, self._image.path, self._keeper)
             box.made_in = event.made_ns / 1e9
             self._ready.append(box)
-            self._serve_renewal()
+            self._renewals.serve()
             self._on_ready()
         elif event.op == wire.Event.lost:
             waiting = self._lost.pop((event.cell, event.life), None)
@@ -217,7 +167,7 @@ class NativeSupply:
             self._fail(SandboxUnavailable(f"a box cannot be taken: no descriptor is left here: {cure}"))
 
     def _fail(self, error: Exception) -> None:
-        self._refuse_renewals(error)
+        self._renewals.refuse(error)
         self._on_fault(error)
 
     def _note_failure(self, event: wire.HostEvent) -> None:
