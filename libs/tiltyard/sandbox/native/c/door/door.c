@@ -5,6 +5,7 @@
  * all callers together.
  * Does not: outlive its own end with work: boxes that are open then stay until their callers go. */
 #define _GNU_SOURCE
+#include "../signals.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -81,18 +81,6 @@ static void let_in(int door, char *store) {
 static void bury(void) {
     while (waitpid(-1, NULL, WNOHANG) > 0)
         serving--;
-}
-
-static int open_signals(void) {
-    sigset_t set;
-    for (int number = 1; number < NSIG; number++)
-        signal(number, SIG_DFL);
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 /* While `most` are served the next callers wait in the backlog. */

@@ -4,6 +4,7 @@
  * started it, or that tilt-door let in (SO_PEERCRED); when that caller dies, every box dies and nothing of them is left.
  * Does not: talk to a payload. tilt-init does, unprivileged. */
 #define _GNU_SOURCE
+#include "../signals.h"
 #include "fleet.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,6 @@
 #include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -211,19 +211,6 @@ static void serve(int signals) {
         lend_ready();
         make_missing();
     }
-}
-
-/* What the caller ignores is its own matter (a shell's background job ignores SIGINT): nothing below inherits it. */
-static int open_signals(void) {
-    sigset_t set;
-    for (int number = 1; number < NSIG; number++)
-        signal(number, SIG_DFL);
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 /* The folder that this program lies in, and the others with it. */
