@@ -219,11 +219,10 @@ def test_runs_whose_owners_are_killed_at_random_leave_nothing() -> None:
     dice = random.Random(seed)
     cells: set[int] = set()
     before, done, kills = host_mounts(), 0, 0
-    while done < RUNS:
-        done += killed_in_the_middle(dice, cells, after=dice.randrange(20, 200))
+    while done < RUNS or kills < 2:
+        done += killed_in_the_middle(dice, cells, after=dice.randrange(min(20, RUNS // 4), min(200, RUNS)))
         kills += 1
     asyncio.run(next_start())
-    assert kills >= 2
     eventually(lambda: not processes(list(cells)), f"processes were left (seed {seed})")
     eventually(lambda: not cgroups(list(cells)), f"cgroups were left (seed {seed})")
     assert host_mounts() == before
