@@ -14,6 +14,7 @@ from services.cli.rollouts import show
 
 if TYPE_CHECKING:
     from tiltyard.client import Client
+    from tiltyard.contracts.http import RolloutView
 
 ENDS = ("DEAD", "FAILED", "INVALID", "EXPIRED")
 """States in which a rollout came to nothing."""
@@ -58,14 +59,29 @@ dlq.add_command(show)
 @click.argument("rollout_ids", metavar="ID…", nargs=-1, required=True)
 @reporting
 @reaching
-def redrive(out: Output, client: "Client", rollout_ids: tuple[str, ...]) -> None:
+def redrive(out: Output, client: "Client", rollout_ids: tuple[str, ...]) -> int:
     """Send rollouts back to the queue, each under a new fence and with a full retry budget.
 
-    A rollout that is on its way, whose group is settled or whose run has ended is refused with the reason.
+    A rollout that is on its way, whose group is settled or whose run has ended is refused with the reason;
+    the others go all the same, and the exit code is 1.
 
     \b
-      tiltyard dlq redrive 019ad5d2-…
+      tiltyard dlq redrive 019ad5d2-… 019ad5d3-…
     """
-    rollouts = [client.redrive(rollout_id) for rollout_id in rollout_ids]
-    rows = [(r.id, r.state, r.fence) for r in rollouts]
-    out.result({"rollouts": rollouts}, lambda: out.table(["rollout", "state", "fence#"], rows))
+    from tiltyard.client.errors import ApiError
+
+    sent: list[RolloutView] = []
+    refused: dict[str, str] = {}
+    for rollout_id in dict.fromkeys(rollout_ids):
+        try:
+            sent.append(client.redrive(rollout_id))
+        except ApiError as error:
+            refused[rollout_id] = str(error)
+    rows = [(r.id, r.state, r.fence) for r in sent]
+    out.result(
+        {"rollouts": sent, "refused": [{"id": i, "reason": why} for i, why in refused.items()]},
+        lambda: out.table(["rollout", "state", "fence#"], rows),
+    )
+    for rollout_id, why in refused.items():
+        click.echo(f"{rollout_id}: {why}", err=True)
+    return 1 if refused else 0

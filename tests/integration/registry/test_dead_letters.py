@@ -1,10 +1,15 @@
 """What came to nothing over HTTP: sent back to the queue by the state table, or refused with the reason."""
 
+import json
+
 import pytest
+from click.testing import CliRunner
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
+from services.cli.dead_letters import dlq
 from tests.integration.registry.conftest import Announced
+from tests.integration.registry.documents import TOKEN
 from tiltyard.contracts.messages import DISPATCH
 from tiltyard.core.outcome import Outcome
 from tiltyard.core.rollout import State
@@ -66,6 +71,21 @@ def test_an_unknown_rollout_is_named(api: TestClient) -> None:
     answer = api.post("/v1/rollouts/nobody/redrive")
     assert answer.status_code == 404
     assert "nobody" in answer.json()["detail"]
+
+
+def test_a_refusal_keeps_no_other_rollout_from_being_redriven(server: str, rows: Rows) -> None:
+    failed, living = _failed(rows)
+    reach = {"TILTYARD_TOKEN": TOKEN, "TILTYARD_URL": server}
+    words = ["redrive", "nobody", living.rollout_id, failed.rollout_id, failed.rollout_id]
+
+    told = CliRunner().invoke(dlq, [*words, "--json"], env=reach, standalone_mode=False)
+
+    assert told.return_value == 1, told.output
+    answer = json.loads(told.stdout)
+    assert [(r["id"], r["state"]) for r in answer["rollouts"]] == [(failed.rollout_id, "QUEUED")]
+    assert [r["id"] for r in answer["refused"]] == ["nobody", living.rollout_id]
+    assert "it is RUNNING, on its way" in answer["refused"][1]["reason"]
+    assert living.rollout_id in told.stderr
 
 
 def test_the_brokers_letters_are_shown_newest_first(api: TestClient, rows: Rows) -> None:
