@@ -5,6 +5,7 @@ transaction that takes its rollouts back.
 Does not: decide who is lost (`core.fleet`)."""
 
 import difflib
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -228,6 +229,19 @@ def lose(session: Session, lost: GiveUp | str, reason: str = "") -> list[str]:
     return _take_back(session, incarnation, charged=reason != "left", why=why)
 
 
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    """What becomes of a rollout whose incarnation is lost."""
+
+    end: State
+    charged: bool = False
+    alone: bool = False
+    """Must be alone on its next runner."""
+
+
+_CHARGED = ", losses = r.losses + 1, infrastructure_failures = r.infrastructure_failures + 1, alone = :alone"
+
+
 def _take_back(session: Session, incarnation: str, *, charged: bool, why: str) -> list[str]:
     rows = session.execute(
         text(
@@ -238,41 +252,42 @@ def _take_back(session: Session, incarnation: str, *, charged: bool, why: str) -
         ),
         {"me": incarnation},
     ).all()
+    keys: dict[_Fate, list[Key]] = defaultdict(list)
     for row in rows:
-        key = Key(rollout_id=row.id, fence=row.fence)
-        if row.state == State.CANCELLING:
-            move(session, [key], State.CANCELLED, actor=Actor.DISPATCHER, reason=why)
-        elif row.state == State.RUNNING and charged:
-            _after_loss(session, key, row, why)
-        else:
-            move(
-                session,
-                [key],
-                State.QUEUED,
-                actor=Actor.DISPATCHER,
-                reason=why,
-                only_from=[State.GRANTED, State.RUNNING, State.PREEMPTING],
-            )
-    end_attempts(session, [Key(rollout_id=r.id, fence=r.fence) for r in rows], Outcome.RUNNER_LOST, why)
+        keys[_fate(row, charged=charged)].append(Key(rollout_id=row.id, fence=row.fence))
+    for fate, those in keys.items():
+        move(
+            session,
+            those,
+            fate.end,
+            actor=Actor.DISPATCHER,
+            reason=f"{Outcome.RUNNER_LOST}: {why}" if fate.charged else why,
+            only_from=_FROM[fate.end],
+            sets=_CHARGED if fate.charged else "",
+            values={"alone": fate.alone} if fate.charged else {},
+        )
+    end_attempts(session, [k for those in keys.values() for k in those], Outcome.RUNNER_LOST, why)
     return [r.id for r in rows]
 
 
-def _after_loss(session: Session, key: Key, row: Row[Any], why: str) -> None:
-    losses, failures = row.losses + 1, row.infrastructure_failures + 1
-    fate = after_loss(losses=losses, was_alone_by_order=row.alone)
-    budget = budgets_of(row.config)
-    spent = isinstance(retry(Charge.INFRASTRUCTURE, failures=failures, budgets=budget, jitter=0.0), Spent)
-    end = State.DEAD if fate is AfterLoss.DEAD else State.FAILED if spent else State.QUEUED
-    move(
-        session,
-        [key],
-        end,
-        actor=Actor.DISPATCHER,
-        reason=f"{Outcome.RUNNER_LOST}: {why}",
-        only_from=[State.RUNNING],
-        sets=", losses = :losses, infrastructure_failures = :failures, alone = :alone",
-        values={"losses": losses, "failures": failures, "alone": fate is AfterLoss.REQUEUE_ALONE},
-    )
+_FROM = {
+    State.CANCELLED: [State.CANCELLING],
+    State.QUEUED: [State.GRANTED, State.RUNNING, State.PREEMPTING],
+    State.FAILED: [State.RUNNING],
+    State.DEAD: [State.RUNNING],
+}
+
+
+def _fate(row: Row[Any], *, charged: bool) -> _Fate:
+    if row.state == State.CANCELLING:
+        return _Fate(State.CANCELLED)
+    if row.state != State.RUNNING or not charged:
+        return _Fate(State.QUEUED)
+    after = after_loss(losses=row.losses + 1, was_alone_by_order=row.alone)
+    budgets, failures = budgets_of(row.config), row.infrastructure_failures + 1
+    spent = isinstance(retry(Charge.INFRASTRUCTURE, failures=failures, budgets=budgets, jitter=0.0), Spent)
+    end = State.DEAD if after is AfterLoss.DEAD else State.FAILED if spent else State.QUEUED
+    return _Fate(end, charged=True, alone=after is AfterLoss.REQUEUE_ALONE)
 
 
 def last_heartbeat(session: Session) -> datetime | None:

@@ -1,8 +1,11 @@
 """Runners: superseded at once, lost in one transaction with what they had aboard."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from tests.integration.store.world import World
 from tiltyard.core.capacity import NOTHING
@@ -152,6 +155,31 @@ def test_losing_a_runner_takes_back_everything_aboard(world: World, run: str) ->
         "runner_lost"
     ]
     assert world.value("SELECT count(*) FROM attempts WHERE ended_at IS NULL") == 1
+
+
+def test_losing_a_full_runner_takes_no_more_statements_than_losing_two_rollouts(
+    world: World, run: str
+) -> None:
+    few, many = world.join(), world.join()
+    world.aboard(world.group(run, 2), few)
+    world.aboard(world.group(run, 100), many)
+
+    assert _statements(world, lambda: _lose(world, many)) == _statements(world, lambda: _lose(world, few))
+
+
+def _statements(world: World, act: Callable[[], object]) -> int:
+    """How many statements go to the database meanwhile."""
+    sent: list[str] = []
+
+    def note(*call: Any) -> None:
+        sent.append(call[2])
+
+    event.listen(world.work.engine, "before_cursor_execute", note)
+    try:
+        act()
+    finally:
+        event.remove(world.work.engine, "before_cursor_execute", note)
+    return len(sent)
 
 
 def test_a_runner_is_lost_once(world: World, run: str) -> None:
