@@ -1,6 +1,7 @@
 """Frozen documents, and the errors that a wrong one gives.
 
-Guarantees: `parse` names every fault with its path, and for an unknown key the nearest known one.
+Guarantees: `parse` names every fault with its path (the first `MOST_FAULTS` of more), and for an unknown key
+the nearest known one.
 Does not: read files; the caller has decoded JSON or TOML already."""
 
 import difflib
@@ -26,6 +27,10 @@ class Fault(Document):
     message: str
 
 
+MOST_FAULTS = 100
+"""Named of one document: a generator's mistake may stand in it a million times."""
+
+
 class InvalidDocument(ValueError):
     """A document that does not fit its schema; `faults` holds one row for each reason."""
 
@@ -35,7 +40,22 @@ class InvalidDocument(ValueError):
         super().__init__(f"{what} is not valid: {lines}")
 
 
+class NotJson(ValueError):
+    """Text that no JSON parser reads; the message says where it went wrong."""
+
+
 D = TypeVar("D", bound=Document)
+
+
+def parse_json(model: type[D], text: bytes, *, what: str) -> D:
+    """As `parse`, of JSON that is not decoded yet: half the time. Raises `NotJson` too."""
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise NotJson(first["msg"]) from error
+        raise InvalidDocument(what, faults_of(error, model)) from error
 
 
 def parse(model: type[D], data: object, *, what: str) -> D:
@@ -47,15 +67,19 @@ def parse(model: type[D], data: object, *, what: str) -> D:
 
 
 def faults_of(error: ValidationError, model: type[BaseModel] | None = None) -> tuple[Fault, ...]:
-    """Every fault of a validation, unknown keys with a suggestion.
+    """The faults of a validation, unknown keys with a suggestion; the last says how many more there are.
 
     A list that is "too short" only because its items are wrong is no fault of its own."""
-    rows = error.errors()
-    return tuple(
+    every = error.errors(include_url=False, include_context=False, include_input=False)
+    rows = every[:MOST_FAULTS]
+    faults = tuple(
         Fault(path=".".join(map(str, row["loc"])), message=_message(dict(row), model))
         for row in rows
         if row["type"] != "too_short" or not any(_beneath(other["loc"], row["loc"]) for other in rows)
     )
+    if more := len(every) - len(rows):
+        faults += (Fault(path="", message=f"and {more:,} more; mend these {MOST_FAULTS} first"),)
+    return faults
 
 
 def _beneath(path: tuple[int | str, ...], root: tuple[int | str, ...]) -> bool:

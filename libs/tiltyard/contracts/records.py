@@ -3,20 +3,18 @@
 Guarantees: each is written once, to an immutable key, before the row that points to it.
 Does not: decide anything; a record without its row does not count.
 
-Keys: `runs/<run>/rollouts/<rollout>/<fence>/attempt.json.gz`, `…/gradings/<number>.json.gz`,
+Keys: `runs/<run>/rollouts/<rollout>/<fence>/attempt.json.gz`, `…/grading-<number>.json.gz`,
 `runs/<run>/steps/<step>/<fence>/manifest.json.gz`, `runs/<run>/policies/<version>/…`,
 `artifacts/<sha256>`."""
 
 import gzip
-import json
 import zlib
 from datetime import datetime
-from io import BytesIO
 from typing import Literal, TypeVar
 
 from pydantic import Field, JsonValue, model_validator
 
-from tiltyard.contracts.document import Document, canonical_json, parse
+from tiltyard.contracts.document import Document, NotJson, parse_json
 from tiltyard.core.outcome import Outcome
 
 Span = dict[str, JsonValue]
@@ -132,6 +130,8 @@ class StepManifest(Document):
 
 
 R = TypeVar("R", bound=Document)
+GZIP = 16 + zlib.MAX_WBITS
+"""Window of a stream with gzip's header and checksum."""
 
 
 def attempt_key(run_id: str, rollout_id: str, fence: int) -> str:
@@ -139,7 +139,7 @@ def attempt_key(run_id: str, rollout_id: str, fence: int) -> str:
 
 
 def grading_key(run_id: str, rollout_id: str, fence: int, number: int) -> str:
-    return f"runs/{run_id}/rollouts/{rollout_id}/{fence}/gradings/{number}.json.gz"
+    return f"runs/{run_id}/rollouts/{rollout_id}/{fence}/grading-{number}.json.gz"
 
 
 def step_key(run_id: str, step: int, fence: int) -> str:
@@ -157,8 +157,8 @@ def artifact_key(digest: str) -> str:
 
 
 def pack(record: Document) -> bytes:
-    """Canonical JSON, gzipped without a time stamp, so that equal records give equal bytes."""
-    return gzip.compress(canonical_json(record), compresslevel=1, mtime=0)
+    """JSON in the order of its fields, gzipped without a time stamp: equal records give equal bytes."""
+    return gzip.compress(record.model_dump_json().encode(), compresslevel=1, mtime=0)
 
 
 MAX_RECORD = 256_000_000
@@ -168,17 +168,17 @@ def unpack(model: type[R], data: bytes, *, what: str, limit: int = MAX_RECORD) -
     """The record in `data`; raises `InvalidDocument`, or ValueError when it is no gzipped JSON of at most
     `limit` bytes."""
     try:
-        values = json.loads(_gunzip(data, limit))
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{what} is not gzipped JSON: {error}") from error
-    except (ValueError, RecursionError) as error:
+        return parse_json(model, _gunzip(data, limit), what=what)
+    except (zlib.error, NotJson) as error:
         raise ValueError(f"{what} is not gzipped JSON that can be read: {error}") from error
-    return parse(model, values, what=what)
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
-    with gzip.GzipFile(fileobj=BytesIO(data)) as stream:
-        raw = stream.read(limit + 1)
+    """Raises zlib.error for what is cut, changed, followed by something or too large."""
+    stream = zlib.decompressobj(GZIP)
+    raw = stream.decompress(data, limit + 1)
     if len(raw) > limit:
-        raise ValueError(f"it is larger than {limit} bytes unpacked")
+        raise zlib.error(f"it is larger than {limit} bytes unpacked")
+    if not stream.eof or stream.unused_data:
+        raise zlib.error("it is cut short" if not stream.eof else "something follows it")
     return raw

@@ -146,7 +146,7 @@ def test_a_turn_has_one_logprob_and_one_version_for_each_token() -> None:
 
 def test_keys_name_run_rollout_and_fence() -> None:
     assert records.attempt_key("run", "r", 3) == "runs/run/rollouts/r/3/attempt.json.gz"
-    assert records.grading_key("run", "r", 3, 2) == "runs/run/rollouts/r/3/gradings/2.json.gz"
+    assert records.grading_key("run", "r", 3, 2) == "runs/run/rollouts/r/3/grading-2.json.gz"
     assert records.step_key("run", 4, 2) == "runs/run/steps/4/2/manifest.json.gz"
     assert records.policy_prefix("run", 5) == "runs/run/policies/5/"
     assert records.artifact_key("sha256:ab") == "artifacts/ab"
