@@ -50,6 +50,12 @@ STATE_OPTION = click.option(
 @click.option(
     "--lend-port", type=click.IntRange(1, 65_535), help="Port on which the runner lends sandboxes over HTTP."
 )
+@click.option(
+    "--network-allow", multiple=True, metavar="HOST:PORT", help="A host that tasks and borrowers may ask for."
+)
+@click.option(
+    "--network-private", multiple=True, metavar="RANGE", help="Private addresses that such hosts may lead to."
+)
 @click.option("--otlp", default="", metavar="URL", help="OpenTelemetry collector, http://…:4318.")
 @reporting
 def up(
@@ -62,6 +68,8 @@ def up(
     slots: int,
     sandboxes: int,
     lend_port: int | None,
+    network_allow: tuple[str, ...],
+    network_private: tuple[str, ...],
     otlp: str,
 ) -> None:
     """Start the whole platform on this machine, and keep it running.
@@ -74,6 +82,7 @@ def up(
       tiltyard up --state ~/lab --port 0
       tiltyard up --broker amqp://guest:guest@127.0.0.1//
       tiltyard up --lend-port 8082        sandboxes for your own harness, at /v1/sandboxes
+      tiltyard up --network-allow 'pypi.example.org:443'      what tasks may ask for; nothing, unless told
     """
     folder = own.state_dir(state, own.read())
     options = {
@@ -84,6 +93,8 @@ def up(
         "slots": slots,
         "sandboxes": sandboxes,
         "lend_port": lend_port,
+        "network_allow": ",".join(network_allow),
+        "network_private": ",".join(network_private),
         "otlp_endpoint": otlp,
     }
     _refuse_running(folder)

@@ -153,7 +153,10 @@ def _waterfall(spans: "tuple[Span, ...]") -> "Text":
         left = min(LANE - 1, int(row.offset_ms / whole * LANE))
         width = max(1, min(LANE - left, round(row.duration_ms / whole * LANE)))
         style = "red" if row.status == "ERROR" else "cyan"
-        drawn.append(f"{'  ' * row.depth}{row.name}"[:38].ljust(39)).append(f"{row.service:<11}", style="dim")
+        host = row.span.get("attributes", {}).get("server.address", "")
+        drawn.append(f"{'  ' * row.depth}{row.name} {host}"[:38].ljust(39)).append(
+            f"{row.service:<11}", style="dim"
+        )
         drawn.append(" " * left).append("█" * width, style=style).append(" " * (LANE - left - width))
         drawn.append(f"{row.duration_ms:>10.1f} ms\n")
     return drawn

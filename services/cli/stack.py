@@ -49,6 +49,10 @@ class Options:
     """Sandboxes of the evaluator at once; the runner lends as many."""
     lend_port: int | None = None
     """Where the runner lends sandboxes; None: it lends none."""
+    network_allow: str = ""
+    """Hosts that tasks, and borrowers of sandboxes, may ask for, comma-separated; empty: none."""
+    network_private: str = ""
+    """Ranges of private addresses that these may lead to."""
     otlp_endpoint: str = ""
     services: tuple[str, ...] = SERVICES
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -128,6 +132,8 @@ class Stack:
             "TILTYARD_BROKER_URL": self.options.broker,
             "TILTYARD_OBJECTS_URL": self.objects_url,
             "TILTYARD_OTLP_ENDPOINT": self.options.otlp_endpoint,
+            "TILTYARD_NETWORK_ALLOW": self.options.network_allow,
+            "TILTYARD_NETWORK_PRIVATE": self.options.network_private,
             "TILTYARD_CACHE_DIR": str(self.state.path / "cache"),
             **self.options.extra,
         }

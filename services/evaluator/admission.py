@@ -11,19 +11,25 @@ from dataclasses import dataclass
 from services.evaluator.boxes import Boxes
 from services.evaluator.grading import Measured, grade
 from services.evaluator.lint import faults
+from tiltyard.contracts.network import NONE, told
 from tiltyard.contracts.records import ScoreRecord
 from tiltyard.contracts.task_spec import HiddenSpec, PublicSpec
 from tiltyard.core.outcome import Outcome, ruling
+from tiltyard.sandbox import CapabilityRefused, NetworkRefused
+from tiltyard.sandbox.network import Verdict as Passage
 from tiltyard.store.admissions import Verdict
 
 CONFIDENCE = 0.95
+SHOWN = 10
+"""Connections that a report tells of."""
 
 
 class Unjudged(Exception):
-    """The platform failed while it tried the task."""
+    """The platform failed while it tried the task, or cannot try it."""
 
-    def __init__(self, outcome: Outcome, reason: str) -> None:
-        self.outcome = outcome
+    def __init__(self, outcome: Outcome, reason: str, *, hopeless: bool = False) -> None:
+        """`hopeless`: trying again changes nothing until someone changes the platform."""
+        self.outcome, self.hopeless = outcome, hopeless
         super().__init__(f"{outcome}: {reason}")
 
 
@@ -58,11 +64,28 @@ async def judge(public: PublicSpec, hidden: HiddenSpec, repeats: int, boxes: Box
     found = await asyncio.to_thread(faults, public, hidden)
     if found:
         return _refused("The task was not run, since reading it found faults.", found)
+    _refuse_network(public, hidden, boxes)
+    asked = _asked(public, hidden)
     oracle = await _trials(public, hidden, hidden.oracle.answer, repeats, boxes)
     if oracle.broken:
-        return _verdict(oracle, Trials(runs=()), _tests_broken(oracle.broken))
+        return _verdict(oracle, Trials(runs=()), _tests_broken(oracle.broken), asked)
     noop = await _trials(public, hidden, hidden.oracle.noop, repeats, boxes)
-    return _verdict(oracle, noop, _complaints(oracle, noop))
+    return _verdict(oracle, noop, _complaints(oracle, noop), asked)
+
+
+def _refuse_network(public: PublicSpec, hidden: HiddenSpec, boxes: Boxes) -> None:
+    """Raises `Unjudged` when this evaluator's boxes may or can not reach what the task asks for."""
+    try:
+        boxes.check(public.environment.network)
+        boxes.check(hidden.verifier.network)
+    except (NetworkRefused, CapabilityRefused) as error:
+        raise Unjudged(Outcome.SANDBOX_FAILED, f"its network: {error}", hopeless=True) from error
+
+
+def _asked(public: PublicSpec, hidden: HiddenSpec) -> str:
+    """What of the network the task asks for; empty for nothing."""
+    asked = (("the policy's code", public.environment.network), ("the tests", hidden.verifier.network))
+    return "".join(f"\n\nNetwork: {who} may reach {told(demand)}." for who, demand in asked if demand != NONE)
 
 
 async def _trials(public: PublicSpec, hidden: HiddenSpec, text: str, repeats: int, boxes: Boxes) -> Trials:
@@ -107,7 +130,13 @@ def _tests_broken(run: Measured) -> list[str]:
 
 def _shown(run: Measured) -> str:
     """The output that tells an author what happened."""
-    return "\n".join(_shown_score(score) for score in run.scores if score.value != 1.0) or run.reason
+    stopped = [
+        f"connection {each.verdict}: {each.detail}"
+        for each in run.connections
+        if each.verdict is not Passage.allowed
+    ]
+    scores = [_shown_score(score) for score in run.scores if score.value != 1.0]
+    return "\n".join((*scores, *stopped[:SHOWN])) or run.reason
 
 
 def _shown_score(score: ScoreRecord) -> str:
@@ -119,14 +148,14 @@ def _tail(text: str, limit: int = 2_000) -> str:
     return text if len(text) <= limit else f"…{text[-limit:]}"
 
 
-def _verdict(oracle: Trials, noop: Trials, complaints: Sequence[str]) -> Verdict:
+def _verdict(oracle: Trials, noop: Trials, complaints: Sequence[str], asked: str) -> Verdict:
     return Verdict(
         admitted=not complaints,
         oracle_passes=oracle.passes,
         oracle_failures=len(oracle.runs) - oracle.passes,
         noop_passes=noop.passes,
         noop_failures=len(noop.runs) - noop.passes,
-        report="\n\n".join(complaints) if complaints else _praise(len(oracle.runs)),
+        report=("\n\n".join(complaints) if complaints else _praise(len(oracle.runs))) + asked,
     )
 
 

@@ -73,7 +73,7 @@ class Admitter:
             self._metrics.admitted(verdict.admitted, time.perf_counter() - clock)
             await self._work.run(admissions.commit, job.claimed.ticket, verdict)
         except Unjudged as error:
-            await self._fail(job, str(error))
+            await self._fail(job, str(error), hopeless=error.hopeless)
         except Exception as error:  # our own fault is no verdict: it is tried again
             log.error("admission.crashed", id=job.id, exc_info=True)
             await self._fail(job, f"{type(error).__name__}: {error}")
@@ -86,9 +86,11 @@ class Admitter:
             raise Unjudged(Outcome.GRADER_FAILED, "it was tried too often; see the log of the evaluator")
         return await judge(job.spec.public, job.spec.hidden, job.claimed.repeats, self._boxes)
 
-    async def _fail(self, job: AdmissionJob, reason: str) -> None:
+    async def _fail(self, job: AdmissionJob, reason: str, *, hopeless: bool = False) -> None:
         text, jitter = printable(reason, 10_000), random.random()
         try:
-            await self._work.run(admissions.fail, job.claimed.ticket, reason=text, jitter=jitter)
+            await self._work.run(
+                admissions.fail, job.claimed.ticket, reason=text, jitter=jitter, hopeless=hopeless
+            )
         except Exception:  # the row stays leased, and is claimed anew when its lease runs out
             log.error("admission.uncommitted", id=job.id, exc_info=True)

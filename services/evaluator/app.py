@@ -32,7 +32,7 @@ async def desks(settings: EvaluatorSettings, telemetry: Telemetry) -> AsyncItera
     holder = f"evaluator-{settings.node}-{os.getpid()}-{new_id()[-8:]}"
     metrics = Metrics(telemetry.metrics)
     work = AsyncUnitOfWork(settings.database_url, application="tiltyard-evaluator", connections=6)
-    boxes = Boxes(settings.sandboxes)
+    boxes = Boxes(settings.sandboxes, permission=settings.permission)
     with (
         open_publisher(settings.broker_url, settings.database_url) as publisher,
         Crew(RECORDS, name="records") as crew,

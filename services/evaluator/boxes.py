@@ -1,6 +1,7 @@
 """Sandboxes for gradings: one warm pool for each shape of sandbox that tasks ask for.
 
 Guarantees: every box is fresh, and gone when its block ends; at most `size` boxes of a shape live at once.
+What reaches a network does so through a proxy of this process, and each connection is a span of the grading.
 Does not: keep pools of shapes that nobody used lately: beyond `SHAPES` the least recently used idle one is
 closed."""
 
@@ -10,12 +11,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from tiltyard.sandbox import Box, Limits, WarmPool
+from tiltyard.contracts.network import NetworkAccess, NetworkDemand
+from tiltyard.sandbox import Box, Connection, Limits, Network, SandboxBackend, WarmPool
+from tiltyard.sandbox.capability import Demand
+from tiltyard.sandbox.network import OnConnection, Permission, attached, connection_spans
 
 SHAPES = 8
 """Pools kept at once."""
 COMMON = Limits(memory_mb=256, pids=64, cpus=1.0, disk_mb=64)
 """What a task gets that asks for nothing."""
+NOWHERE = Permission()
 
 
 @dataclass
@@ -28,10 +33,13 @@ class _Pool:
 class Boxes:
     """Lends boxes by shape."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, size: int, *, permission: Permission = NOWHERE, backend: SandboxBackend | None = None
+    ) -> None:
+        """`permission`: the hosts that tasks may ask for."""
         if size < 2:
             raise ValueError(f"a grading needs two sandboxes at once: {size} is too few")
-        self._size = size
+        self._size, self._permission, self._backend = size, permission, backend
         self._pools: OrderedDict[Limits, _Pool] = OrderedDict()
 
     async def prove(self) -> None:
@@ -53,11 +61,40 @@ class Boxes:
             if entry.started.done() and entry.started.exception() is not None:
                 self._pools.pop(shape, None)
 
+    def check(self, demand: NetworkDemand) -> None:
+        """Whether boxes can reach what a task asks for, before there is one.
+
+        Raises NetworkRefused, InvalidNetwork, CapabilityRefused."""
+        if isinstance(demand, NetworkAccess):
+            self._granted(demand)
+            WarmPool(limits=COMMON, backend=self._backend).require(Demand.ports)
+
+    @asynccontextmanager
+    async def reaching(
+        self, box: Box, demand: NetworkDemand, *, whose: str, note: OnConnection
+    ) -> AsyncIterator[None]:
+        """A box that reaches what was asked for, and nothing else. `whose` code runs in it; `note` is told of
+        each connection. Raises as `check`, and PortClosed, SandboxGone."""
+        if not isinstance(demand, NetworkAccess):
+            yield
+            return
+        trace = connection_spans(whose=whose)
+
+        def record(connection: Connection) -> None:
+            trace(connection)
+            note(connection)
+
+        async with attached(box, self._granted(demand), on_connection=record):
+            yield
+
+    def _granted(self, demand: NetworkAccess) -> Network:
+        return self._permission.grant(demand.allow, demand.shape.model_dump())
+
     async def _entry(self, shape: Limits) -> _Pool:
         entry = self._pools.get(shape)
         if entry is None:
             await self._make_room()
-            pool = WarmPool(size=self._size, limits=shape)
+            pool = WarmPool(size=self._size, limits=shape, backend=self._backend)
             entry = self._pools[shape] = _Pool(pool=pool, started=asyncio.create_task(pool.start()))
         self._pools.move_to_end(shape)
         return entry

@@ -4,11 +4,11 @@ Guarantees: whatever goes wrong becomes an outcome of `core.outcome`; a grading 
 component's outcome is valid.
 Does not: read or write rows or objects (`jobs`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.evaluator.boxes import Boxes
 from services.evaluator.components import answer, cases, python_tests
-from services.evaluator.submission import Submission, printable
+from services.evaluator.submission import Submission, printable, unreached
 from tiltyard.contracts.records import ScoreRecord
 from tiltyard.contracts.task_spec import (
     AnswerComponent,
@@ -20,7 +20,7 @@ from tiltyard.contracts.task_spec import (
 )
 from tiltyard.core.outcome import Outcome, ruling
 from tiltyard.core.reward import NoReward, Score, reward
-from tiltyard.sandbox import SandboxError
+from tiltyard.sandbox import Connection, SandboxError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,18 @@ class Measured:
     reward: float | None
     """None when the outcome is not valid."""
     scores: tuple[ScoreRecord, ...]
+    connections: tuple[Connection, ...] = ()
+    """Out of its sandboxes."""
 
 
 async def grade(spec: PublicSpec, verifier: Verifier, text: str, boxes: Boxes) -> Measured:
     """Measure an answer with every component, one after another, until one has an invalid outcome."""
-    submission = Submission(spec=spec, answer=text)
+    submission = Submission(spec=spec, answer=text, tests_network=verifier.network)
+    measured = await _grade(submission, verifier, boxes)
+    return replace(measured, connections=tuple(submission.connections))
+
+
+async def _grade(submission: Submission, verifier: Verifier, boxes: Boxes) -> Measured:
     scores: list[ScoreRecord] = []
     for component in verifier.components:
         try:
@@ -48,6 +55,8 @@ async def grade(spec: PublicSpec, verifier: Verifier, text: str, boxes: Boxes) -
         scores.append(score)
         if not ruling(score.outcome).valid:
             return _unmeasured(score.outcome, f"{component.name}: {score.detail}", scores)
+        if score.value != 1.0 and (lost := unreached(submission)):
+            return _unmeasured(Outcome.SANDBOX_FAILED, f"{component.name}: a host is away: {lost}", scores)
     return _measured(scores)
 
 

@@ -15,6 +15,7 @@ from tiltyard.contracts.task_spec import (
     PublicSpec,
     PythonTestsComponent,
 )
+from tiltyard.sandbox import InvalidNetwork, Network, Shape
 
 
 def faults(public: PublicSpec, hidden: HiddenSpec) -> list[str]:
@@ -24,9 +25,26 @@ def faults(public: PublicSpec, hidden: HiddenSpec) -> list[str]:
         found.append("oracle.answer and oracle.noop are the same: the no-op must be an answer that fails")
     if all(c.weight == 0 for c in hidden.verifier.components):
         found.append("every component of the verifier has weight 0: give at least one a weight")
+    found += _network_faults(public, hidden)
     for component in hidden.verifier.components:
         found += [f"verifier component {component.name!r}: {fault}" for fault in _faults(component, public)]
     return found
+
+
+def _network_faults(public: PublicSpec, hidden: HiddenSpec) -> Iterator[str]:
+    kinds = {component.kind for component in hidden.verifier.components}
+    for where, demand, users in (
+        ("environment.network", public.environment.network, {"cases", "python_tests"}),
+        ("verifier.network", hidden.verifier.network, {"python_tests"}),
+    ):
+        if isinstance(demand, str):
+            continue
+        if not kinds & users:
+            yield f"{where} names hosts that no component reaches; {' and '.join(sorted(users))} do"
+        try:
+            Network(allow=demand.allow, shape=Shape(**demand.shape.model_dump()))
+        except InvalidNetwork as error:
+            yield f"{where}: {error}"
 
 
 def _faults(component: Component, public: PublicSpec) -> Iterator[str]:

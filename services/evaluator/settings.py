@@ -5,10 +5,11 @@ import socket
 
 from pydantic import Field
 
-from tiltyard.contracts.settings import Settings, load
+from tiltyard.contracts.settings import load
+from tiltyard.sandbox.network.settings import NetworkSettings
 
 
-class EvaluatorSettings(Settings):
+class EvaluatorSettings(NetworkSettings):
     """What an evaluator needs to know."""
 
     database_url: str

@@ -4,11 +4,13 @@ Guarantees: text that came from a policy is bytes or printable before anything i
 Does not: hold the verifier; components get theirs apart, so that only the harness box ever sees tests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from tiltyard.contracts.network import NONE, NetworkDemand
 from tiltyard.contracts.task_spec import PublicSpec
-from tiltyard.sandbox import Limits
+from tiltyard.sandbox import Connection, Limits
+from tiltyard.sandbox.network import Reason, Rule, Verdict
 
 HOME = "/box"
 KEPT = 20_000
@@ -21,6 +23,10 @@ class Submission:
 
     spec: PublicSpec
     answer: str
+    tests_network: NetworkDemand = NONE
+    """What the tests' own sandbox may reach."""
+    connections: list[Connection] = field(default_factory=list[Connection])
+    """Out of its sandboxes, as they end."""
 
     @cached_property
     def files(self) -> Mapping[str, bytes]:
@@ -34,6 +40,21 @@ class Submission:
         """What its sandboxes may use."""
         asked = self.spec.environment.resources
         return Limits(memory_mb=asked.memory_mb, pids=asked.pids, cpus=asked.cpus, disk_mb=asked.disk_mb)
+
+
+def unreached(submission: Submission) -> str:
+    """A host that the task names without a wildcard, and that could not be reached: no fault of the
+    answer's. Empty when there is none."""
+    lost = [
+        each
+        for each in submission.connections
+        if each.verdict is Verdict.failed and each.reason in (Reason.unreachable, Reason.unknown_name)
+    ]
+    if not lost:
+        return ""
+    asked = (submission.spec.environment.network, submission.tests_network)
+    named = {Rule.parse(text) for demand in asked if not isinstance(demand, str) for text in demand.allow}
+    return next((each.detail for each in lost if Rule(each.host, each.port) in named), "")
 
 
 def printable(text: str | bytes, limit: int = KEPT) -> str:

@@ -44,6 +44,9 @@ KNOWN: dict[str, str] = {
     "GPU": "GPUs that a runner offers to rollouts",
     "SANDBOXES": "sandboxes that an evaluator runs, or a runner lends, at once",
     "SANDBOX_PORT": "port on which a runner lends sandboxes over HTTP; empty: it lends none, 0: any free one",
+    "NETWORK_ALLOW": "hosts that tasks or borrowers may ask for, HOST:PORT or *.DOMAIN:PORT, comma-separated;"
+    " empty: none",
+    "NETWORK_PRIVATE": "ranges of private addresses that such hosts may lead to, comma-separated",
     "SANDBOX_BACKEND": "what isolates sandboxes: native or docker",
     "STATE_DIR": "folder of a local stack",
     "TORCH_THREADS": "threads that torch computes with",

@@ -8,9 +8,18 @@ Does not: check that the tests work; admission does (services/evaluator/admissio
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from tiltyard.contracts.document import Document, content_hash
+from tiltyard.contracts.network import NONE, NetworkDemand
 
 MAX_TEXT = 1_000_000
 MAX_FILES = 1_000
@@ -82,7 +91,8 @@ class Environment(Document):
     files: Files = Field(default_factory=dict)
     """Text files in the work folder before the first turn."""
     resources: Resources = Resources()
-    network: Literal["none"] = "none"
+    network: NetworkDemand = NONE
+    """What the policy's code may reach."""
 
 
 class Interface(Document):
@@ -168,6 +178,16 @@ class Verifier(Document):
     """What turns an outcome into scores."""
 
     components: tuple[Component, ...] = Field(min_length=1, max_length=32)
+    network: NetworkDemand = NONE
+    """What the sandbox of the tests themselves may reach; the policy's code has `environment.network`."""
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A verifier without a network has the hash that it had before there were any."""
+        data: dict[str, Any] = dump(self)
+        if self.network == NONE:
+            data.pop("network", None)
+        return data
 
     @field_validator("components")
     @classmethod

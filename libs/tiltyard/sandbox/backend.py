@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from .capability import Capability, Demand
 from .limits import Limits
 from .result import ExecResult
 from .snapshot import Snapshot
@@ -262,6 +263,10 @@ class KeepingSupply(Supply, Protocol):
 
 class SandboxBackend(Protocol):
     """A way to make boxes."""
+
+    def capabilities(self) -> Mapping[Demand, Capability]:
+        """What its boxes are held to and can do, and why not the rest."""
+        ...
 
     async def open(
         self,

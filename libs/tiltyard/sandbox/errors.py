@@ -73,3 +73,7 @@ class ImageFault(SandboxError):
 
 class InvalidNetwork(SandboxError):
     """A network, rule or shape that makes no sense."""
+
+
+class NetworkRefused(SandboxError):
+    """A network that this deployment lets nobody ask for."""

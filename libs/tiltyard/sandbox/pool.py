@@ -14,6 +14,7 @@ from typing import Self
 
 from .backend import Box, KeepingSupply, SandboxBackend, Supply
 from .breaker import Breaker, BreakerPolicy
+from .capability import Demand, cannot
 from .errors import InvalidLimits, SandboxBusy, SandboxGone
 from .health import Canary, PoolHealth, Watch
 from .limits import Limits
@@ -82,6 +83,12 @@ class WarmPool:
         self._first: asyncio.Future[None] | None = None
         self._breaker = Breaker(breaker, clock=time.monotonic)
         self._watch = Watch(_Ward(self), self._breaker, canary)
+
+    def require(self, demand: Demand) -> None:
+        """Whether its boxes keep a demand, asked before there is one. Raises CapabilityRefused."""
+        able = self._backend.capabilities()
+        if not able[demand].enforced:
+            raise cannot(type(self._backend).__name__, able, demand)
 
     async def start(self) -> None:
         """Starts making boxes and returns when the first is ready.

@@ -132,8 +132,11 @@ def commit(session: Session, ticket: AdmissionTicket, verdict: Verdict) -> bool:
     return True
 
 
-def fail(session: Session, ticket: AdmissionTicket, *, reason: str, jitter: float) -> str | None:
+def fail(
+    session: Session, ticket: AdmissionTicket, *, reason: str, jitter: float, hopeless: bool = False
+) -> str | None:
     """The platform failed: QUEUED with back-off, or FAILED once it failed too often; None when fenced off.
+    `hopeless`: FAILED at once.
 
     The version stays as it was, so that its author may submit it again."""
     failures = session.execute(
@@ -147,7 +150,7 @@ def fail(session: Session, ticket: AdmissionTicket, *, reason: str, jitter: floa
         return None
     budgets = Budgets(grader=PLATFORM_RETRIES)
     decision = retry(Charge.GRADER, failures=failures, budgets=budgets, jitter=jitter)
-    again = isinstance(decision, Again)
+    again = isinstance(decision, Again) and not hopeless
     state = "QUEUED" if again else "FAILED"
     session.execute(
         text(

@@ -28,7 +28,11 @@ SHOWN = 5
 
 async def measure(component: CasesComponent, submission: Submission, boxes: Boxes) -> ScoreRecord:
     """Run every case in one process in a fresh sandbox. Raises `SandboxError`."""
-    async with boxes.some(1, submission.shape) as (box,):
+    network = submission.spec.environment.network
+    async with (
+        boxes.some(1, submission.shape) as (box,),
+        boxes.reaching(box, network, whose="solution", note=submission.connections.append),
+    ):
         result = await _run(box, component, submission)
     outcome = ending(result)
     wrong = _wrong(component, result.stdout.split(b"\n"))

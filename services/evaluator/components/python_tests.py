@@ -54,7 +54,12 @@ class Runs:
 
 async def measure(component: PythonTestsComponent, submission: Submission, boxes: Boxes) -> ScoreRecord:
     """Run every expected test. Raises `SandboxError`."""
-    async with boxes.some(2, submission.shape) as (tests_box, solution_box):
+    note = submission.connections.append
+    async with (
+        boxes.some(2, submission.shape) as (tests_box, solution_box),
+        boxes.reaching(tests_box, submission.tests_network, whose="tests", note=note),
+        boxes.reaching(solution_box, submission.spec.environment.network, whose="solution", note=note),
+    ):
         runs = await _run(component, submission, tests_box, solution_box)
     outcome, passed, detail = _verdict(component, runs, submission.spec.limits.wall_seconds)
     share = sum(passed.values()) / len(passed)

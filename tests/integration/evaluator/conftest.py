@@ -1,4 +1,4 @@
-"""Rows in a fresh database, and real sandboxes to grade in."""
+"""Rows in a fresh database, real sandboxes to grade in, and a host that they may reach."""
 
 import asyncio
 import threading
@@ -9,6 +9,7 @@ import pytest
 
 from services.evaluator.boxes import Boxes
 from services.evaluator.grading import Measured, grade
+from tests.integration.evaluator.outside import Outside
 from tiltyard.contracts.task_spec import TaskSpec
 from tiltyard.store.database import UnitOfWork
 from tiltyard.testing.rows import Rows
@@ -21,6 +22,12 @@ def rows(database_url: str) -> Iterator[Rows]:
     work = UnitOfWork(database_url)
     yield Rows(work)
     work.close()
+
+
+@pytest.fixture(scope="session")
+def outside() -> Iterator[Outside]:
+    with Outside() as world:
+        yield world
 
 
 class Bench:

@@ -61,6 +61,16 @@ def test_a_failure_of_the_platform_is_tried_again_and_leaves_the_version_as_it_w
     assert "submit it again" in report
 
 
+def test_what_no_repetition_can_change_is_given_up_at_once(rows: Rows) -> None:
+    version_id, admission_id = rows.task()
+    (claimed,) = _claim(rows)
+    with rows.work() as session:
+        state = admissions.fail(session, claimed.ticket, reason="no network", jitter=0.0, hopeless=True)
+    assert state == "FAILED"
+    assert rows.value("SELECT state FROM task_versions WHERE id = :id", id=version_id) == "SUBMITTED"
+    assert "given up" in rows.value("SELECT report FROM admissions WHERE id = :id", id=admission_id)
+
+
 def test_an_admission_that_kills_its_evaluators_is_marked_spent(rows: Rows) -> None:
     rows.task()
     spent = []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from tests.integration.evaluator.outside import METADATA, Outside
 from tiltyard.contracts.messages import ADMIT, GRADE
 from tiltyard.contracts.records import AttemptRecord, GradingRecord, attempt_key, pack, unpack
 from tiltyard.contracts.task_spec import CasesComponent, Oracle, PythonTestsComponent, Verifier
@@ -97,6 +98,37 @@ def test_produced_attempts_become_rewards_with_records_and_spans(yard: Yard) -> 
     (span,) = record.spans
     _, trace_id, parent, _ = traceparent(ids[1]).split("-")
     assert (span["name"], span["trace_id"], span["parent_id"]) == ("grade", trace_id, parent)
+
+
+def test_each_connection_out_of_a_grading_is_on_the_rollouts_trace(yard: Yard, outside: Outside) -> None:
+    seeded = yard.rows.run(outside.task(outside.open, METADATA))
+    (rollout,) = yard.produce(
+        seeded, f"return x + sum(map(net.get, {[outside.open, outside.shut, METADATA]}))"
+    )
+    yard.start(**outside.permission(outside.open, METADATA))
+    yard.until_no("PRODUCED")
+    assert yard.rewards([rollout]) == [1.0]
+    key = yard.rows.value("SELECT artifact FROM gradings WHERE rollout_id = :id", id=rollout)
+    record = unpack(GradingRecord, yard.objects.get(key), what=key)
+    (grade,) = (span for span in record.spans if span["name"] == "grade")
+    spans: list[Any] = [span for span in record.spans if span["name"] == "connect"]
+    seen = {
+        f"{a['server.address']}:{a['server.port']}": (a["verdict"], a["reason"], s["status"])
+        for s in spans
+        for a in [s["attributes"]]
+    }
+    assert seen == {
+        outside.open: ("allowed", "done", "UNSET"),
+        outside.shut: ("refused", "not_allowed", "UNSET"),
+        METADATA: ("refused", "address", "UNSET"),
+    }
+    assert {s["parent_id"] for s in spans} == {grade["span_id"]}
+    assert {s["attributes"]["whose"] for s in spans} == {"solution"}
+    assert len(spans) == 6  # two cases
+    allowed, _ = (s for s in spans if s["attributes"]["verdict"] == "allowed")
+    assert allowed["kind"] == "CLIENT"
+    assert allowed["attributes"]["bytes_down"] > 0
+    assert allowed["end_ns"] > allowed["start_ns"]
 
 
 @pytest.mark.rabbitmq

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiltyard.sandbox import InvalidNetwork, Network, Shape
+from tiltyard.sandbox import InvalidNetwork, Network, NetworkRefused, Shape
+from tiltyard.sandbox.network import Permission
 from tiltyard.sandbox.network.address import _is_this_machine, why_refused
 from tiltyard.sandbox.network.host import OddHost, canonical, split
 from tiltyard.sandbox.network.rule import Rule
@@ -222,3 +223,35 @@ def test_a_bucket_gives_no_more_than_its_rate() -> None:
         return (loop.time() - began) - (sum(shares) - 10) / 1000
 
     assert asyncio.run(drain()) >= -0.001
+
+
+@pytest.mark.parametrize(
+    ("mine", "asked", "covered"),
+    [
+        ("example.org:443", "Example.org.:443", True),
+        ("example.org:443", "example.org:80", False),
+        ("example.org:443", "a.example.org:443", False),
+        ("*.example.org:443", "a.example.org:443", True),
+        ("*.example.org:443", "*.a.example.org:443", True),
+        ("*.example.org:443", "*.example.org:443", True),
+        ("*.example.org:443", "example.org:443", False),
+        ("*.a.example.org:443", "*.example.org:443", False),
+        ("*.example.org:443", "*:443", False),
+        ("*:443", "*.example.org:443", True),
+        ("*:443", "*:443", True),
+        ("*:443", "192.0.2.1:443", False),
+        ("192.0.2.1:443", "192.0.2.1:443", True),
+    ],
+)
+def test_a_deployments_rule_covers_what_asks_for_no_more(mine: str, asked: str, covered: bool) -> None:
+    permission = Permission.parse([mine])
+    if covered:
+        assert permission.grant([asked], {}).rules == (Rule.parse(asked),)
+    else:
+        with pytest.raises(NetworkRefused, match="TILTYARD_NETWORK_ALLOW"):
+            permission.grant([asked], {})
+
+
+def test_a_deployment_that_names_nothing_grants_nothing() -> None:
+    with pytest.raises(NetworkRefused, match="but for no host"):
+        Permission().grant(["example.org:443"], {})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiltyard.sandbox import CapabilityRefused, ExecOutcome, Limits, SandboxUnavailable
+from tiltyard.sandbox import CapabilityRefused, ExecOutcome, Limits, NativeBackend, SandboxUnavailable
 from tiltyard.sandbox.capability import OF_EVERY_BOX, Capability, Demand
 from tiltyard.sandbox.docker.runtime import capabilities as docker_capabilities
 from tiltyard.sandbox.remote import AgentSandboxBackend, E2BBackend
@@ -133,6 +133,7 @@ def test_what_is_needed_and_absent_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     [
         E2BBackend(api_key="k", accept=tuple(Demand)).capabilities(),
         AgentSandboxBackend(api_url="http://k", router_url="http://r", accept=tuple(Demand)).capabilities(),
+        NativeBackend().capabilities(),
         docker_capabilities("runc"),
         docker_capabilities("runsc"),
     ],

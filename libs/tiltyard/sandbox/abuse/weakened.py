@@ -7,11 +7,12 @@ alone."""
 import io
 import os
 import tarfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tiltyard.sandbox.backend import Box, Supply
+from tiltyard.sandbox.capability import Capability, Demand
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.native import wire
 from tiltyard.sandbox.native.backend import NativeBackend
@@ -89,6 +90,9 @@ class WeakenedBackend:
         self._walls = frozenset(walls)
         names = sorted(wall.value for wall in walls if wall.native)
         self._native = NativeBackend(helpers=compile_helpers(folder, without=names) if names else None)
+
+    def capabilities(self) -> Mapping[Demand, Capability]:
+        return self._native.capabilities()
 
     async def open(
         self,

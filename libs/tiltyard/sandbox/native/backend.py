@@ -1,9 +1,10 @@
 """The native backend."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tiltyard.sandbox.capability import Capability, Demand
 from tiltyard.sandbox.images.store import ImageStore
 from tiltyard.sandbox.limits import Limits
 
@@ -13,6 +14,24 @@ from .image import STORE, Image, host_image
 from .supply import NativeSupply
 from .toolchain import Helpers
 
+_ABLE: Mapping[Demand, Capability] = {
+    Demand.memory: Capability(True, "cgroup, without swap"),
+    Demand.pids: Capability(True, "cgroup"),
+    Demand.cpus: Capability(True, "cgroup"),
+    Demand.disk: Capability(True, "one sized tmpfs"),
+    Demand.inodes: Capability(True, "one sized tmpfs"),
+    Demand.cpu_time: Capability(True, "counted by the cgroup"),
+    Demand.counters: Capability(True, "read from the cgroup"),
+    Demand.leftovers: Capability(True, "its PID 1 kills what a command leaves"),
+    Demand.streaming: Capability(True, "sent over the box's socket as it comes"),
+    Demand.descriptors: Capability(True, "passed over the box's socket"),
+    Demand.background: Capability(True, "each supervised by a copy of the box's PID 1"),
+    Demand.ports: Capability(True, "opened inside, passed over the box's socket"),
+    Demand.snapshots: Capability(True, "a tar of the files"),
+    Demand.kernel: Capability(
+        False, "boxes share this machine's kernel: use docker with runsc for hostile code"
+    ),
+}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -26,6 +45,10 @@ class NativeBackend:
         """`helpers`: others than the current ones, as the abuse suite's with one defence left out."""
         self._store = store
         self._helpers = helpers
+
+    def capabilities(self) -> Mapping[Demand, Capability]:
+        """What its boxes are held to, and why not to the rest."""
+        return _ABLE
 
     async def open(
         self,

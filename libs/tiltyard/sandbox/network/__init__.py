@@ -5,17 +5,20 @@ outside, to an address that was checked after its name was resolved.
 Does not: look inside what is encrypted. An allowed host can pass on whatever it is sent."""
 
 from .gate import Gate, attached
+from .permission import Permission
 from .policy import Network
 from .record import Connection, OnConnection, Reason, Verdict
 from .resolver import Resolver, SystemResolver
 from .rule import Rule
 from .shape import Shape
+from .spans import connection_spans
 
 __all__ = [
     "Connection",
     "Gate",
     "Network",
     "OnConnection",
+    "Permission",
     "Reason",
     "Resolver",
     "Rule",
@@ -23,4 +26,5 @@ __all__ = [
     "SystemResolver",
     "Verdict",
     "attached",
+    "connection_spans",
 ]

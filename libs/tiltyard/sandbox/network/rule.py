@@ -44,5 +44,15 @@ class Rule:
             return host.endswith(self.host[1:])
         return host == self.host
 
+    def covers(self, other: "Rule") -> bool:
+        """Whether this allows whatever the other one does."""
+        if other.port != self.port:
+            return False
+        if self.host == _ANY:
+            return other.host.startswith(_ANY) or address_of(other.host) is None
+        if self.host.startswith(_BELOW):
+            return other.host.endswith(self.host[1:])
+        return self.host == other.host
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
