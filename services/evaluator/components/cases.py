@@ -59,7 +59,7 @@ async def _run(box: Box, component: CasesComponent, submission: Submission) -> E
     return await box.exec(
         ["python3", "-I", "-S", DRIVER, HOME, file, "0", "1"],
         stdin="\n".join(calls).encode() + b"\n",
-        files={**submission.files, DRIVER: program("driver")},
+        files={**submission.files, **program("driver")},
         cpu_seconds=limits.cpu_seconds,
         wall_seconds=limits.wall_seconds,
         output_bytes=limits.output_bytes,

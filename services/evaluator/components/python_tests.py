@@ -102,7 +102,7 @@ async def _run_tests(
         return await box.exec(
             ["python3", "-I", "-S", HARNESS, HOME, str(WIRE)],
             stdin=dump(list(dict.fromkeys(component.expected))).encode(),
-            files={**{k: v.encode() for k, v in component.files.items()}, HARNESS: program("harness")},
+            files={**{k: v.encode() for k, v in component.files.items()}, **program("harness")},
             fds={WIRE: wire},
             cpu_seconds=limits.cpu_seconds + OWN_SECONDS,
             wall_seconds=limits.wall_seconds + OWN_SECONDS,
@@ -115,7 +115,7 @@ async def _run_solution(submission: Submission, box: Box, wire: socket.socket) -
     with wire:
         return await box.exec(
             ["python3", "-I", "-S", DRIVER, HOME, submission.spec.interface.file, str(WIRE), str(WIRE)],
-            files={**submission.files, DRIVER: program("driver")},
+            files={**submission.files, **program("driver")},
             fds={WIRE: wire},
             cpu_seconds=limits.cpu_seconds,
             wall_seconds=limits.wall_seconds,

@@ -1,31 +1,32 @@
 """Programs that run inside sandboxes: read as data and sent in; only `values` also runs out here."""
 
 import marshal
-from base64 import b64encode
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 FOLDER = "/tmp/tiltyard"
 """Where they lie in a box: beside the work folder, so that no file of a task can be in the way."""
+SHARED = ("values", "modules")
+"""What every program has in front."""
 
-_SCRIPT = """import marshal
-from binascii import a2b_base64
+_START = """import marshal
 from _frozen_importlib_external import MAGIC_NUMBER
-if MAGIC_NUMBER == {magic!r}:
-    code = marshal.loads(a2b_base64({code!r}))
-else:
-    code = compile({source!r}, {path!r}, "exec", dont_inherit=True)
-exec(code)
+with open({parts!r}, "rb", 0) as file:
+    magic, code, source = marshal.loads(file.read())
+exec(marshal.loads(code) if magic == MAGIC_NUMBER else compile(source, __file__, "exec", dont_inherit=True))
 """
 
 
 @cache
-def program(name: str) -> bytes:
-    """One program as a script, with what it needs in front.
+def program(name: str) -> Mapping[str, bytes]:
+    """The files of a program by their paths in a box: its script `FOLDER/NAME.py`, and what the script runs.
 
-    Compiled already for a Python of our own version, since compiling would take longer than most gradings."""
+    That is compiled already for a Python of our own version, and no literal of the script: to compile it, or
+    to parse it, would take longer than most gradings."""
     here, path = Path(__file__).parent, f"{FOLDER}/{name}.py"
-    source = (here / "values.py").read_bytes() + b"\n\n" + (here / f"{name}.py").read_bytes()
-    code = b64encode(marshal.dumps(compile(source, path, "exec", dont_inherit=True)))
-    return _SCRIPT.format(magic=MAGIC_NUMBER, code=code, source=source, path=path).encode()
+    source = b"\n\n".join((here / f"{part}.py").read_bytes() for part in (*SHARED, name))
+    code = marshal.dumps(compile(source, path, "exec", dont_inherit=True, optimize=2))
+    parts = f"{FOLDER}/{name}.parts"
+    return {path: _START.format(parts=parts).encode(), parts: marshal.dumps((MAGIC_NUMBER, code, source))}

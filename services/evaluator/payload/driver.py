@@ -1,4 +1,4 @@
-"""Runs the policy's file and answers calls of its functions; sent into the sandbox behind `values.py`.
+"""Runs the policy's file and answers calls of its functions; sent in behind `values.py` and `modules.py`.
 
 Usage: python3 -I -S driver.py FOLDER FILE IN OUT, where IN and OUT are file descriptors. Requests are lines
 ["get", name] or ["call", name, args, kwargs]; each is answered by one line: ["ok", value], ["callable"],
@@ -7,7 +7,7 @@ Usage: python3 -I -S driver.py FOLDER FILE IN OUT, where IN and OUT are file des
 Guarantees: nothing. The policy's code runs in this process and can do to it what it likes; whoever reads the
 answers trusts none of them."""
 
-# ruff: noqa: F821 - dump and load stand in values.py, which is sent in front of this file
+# ruff: noqa: F821 - dump, load and load_module stand in what is sent in front of this file
 # pyright: reportUndefinedVariable=false
 
 import os
@@ -19,23 +19,13 @@ def serve(folder, file, source, sink):
     names, broken = None, None
     sys.path.append(folder)
     try:
-        names = load_solution(f"{folder}/{file}")
+        names = load_module("solution", f"{folder}/{file}").__dict__
     except BaseException as error:  # noqa: BLE001 - whatever the policy's code raises is an answer
         broken = failure(error)
     with os.fdopen(source, "rb", closefd=False) as requests:
         for line in requests:
             reply = answer(names, load(line)) if broken is None else broken
             write_all(sink, reply.encode() + b"\n")
-
-
-def load_solution(path):
-    with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    module = type(sys)("solution")
-    module.__file__ = path
-    sys.modules["solution"] = module
-    exec(code, module.__dict__)
-    return module.__dict__
 
 
 def answer(names, request):

@@ -1,4 +1,4 @@
-"""Runs test functions against a solution that lives in another sandbox; sent in behind `values.py`.
+"""Runs test functions against a solution in another sandbox; sent in behind `values.py` and `modules.py`.
 
 Usage: python3 -I -S harness.py FOLDER SOCKET, where SOCKET is the descriptor on which the solution's driver
 answers. Standard input holds the list of ids (`module.function`). Writes one line to standard output, both in
@@ -9,7 +9,7 @@ Guarantees: the policy's code never runs in this process; what comes over the so
 values, or an exception of a short list, and nothing else.
 Does not: let a test change an argument in place: the solution gets copies."""
 
-# ruff: noqa: F821 - dump and load stand in values.py, which is sent in front of this file
+# ruff: noqa: F821 - dump, load and load_module stand in what is sent in front of this file
 # pyright: reportUndefinedVariable=false
 
 import builtins
@@ -136,14 +136,22 @@ def ask(wire, *request):
     raise SolutionError("the solution's process answered nonsense")
 
 
-def run(ids, wire):
+def run(ids, folder, wire):
     """Every id's failure, or None for those that passed."""
-    verdicts = {}
+    verdicts, modules = {}, {}
     for test in ids:
         name, _, function = test.rpartition(".")
-        module = __import__(name, fromlist=["_"])
-        verdicts[test] = outcome_of(getattr(module, function, None), wire)
+        if name not in modules:
+            modules[name] = imported(name, f"{folder}/{name}.py")
+        verdicts[test] = outcome_of(getattr(modules[name], function, None), wire)
     return {"tests": verdicts, "broken": None}
+
+
+def imported(name, path):
+    """A test module; one of a package, or that an earlier one has imported, as Python imports it."""
+    if "." in name or name in sys.modules or not os.path.exists(path):
+        return __import__(name, fromlist=["_"])
+    return load_module(name, path)
 
 
 def outcome_of(function, wire):
@@ -175,7 +183,7 @@ def main():
     solution.__dict__["_wire"] = wire = Wire(int(fileno))
     sys.modules["solution"] = solution
     try:
-        result = run(ids, wire)
+        result = run(ids, folder, wire)
     except BaseException:  # noqa: BLE001 - tests that cannot be imported are a verdict on the tests
         result = {"tests": {}, "broken": explained()}
     with os.fdopen(report, "w") as file:

@@ -1,5 +1,6 @@
 """The programs that go into boxes run alike on the Python that they are compiled for and on any other."""
 
+import marshal
 import subprocess
 import sys
 from importlib.util import MAGIC_NUMBER
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.evaluator.payload import program
+from services.evaluator.payload import FOLDER, program
 from services.evaluator.payload.values import dump, load
 
 
@@ -15,8 +16,10 @@ from services.evaluator.payload.values import dump, load
 def test_the_driver_answers_on_the_python_it_is_compiled_for_and_on_another(
     tmp_path: Path, magic: bytes
 ) -> None:
-    script = program("driver").replace(repr(MAGIC_NUMBER).encode(), repr(magic).encode(), 1)
-    (tmp_path / "driver.py").write_bytes(script)
+    files = {path.removeprefix(f"{FOLDER}/"): data for path, data in program("driver").items()}
+    _, *code_and_source = marshal.loads(files["driver.parts"])
+    (tmp_path / "driver.parts").write_bytes(marshal.dumps((magic, *code_and_source)))
+    (tmp_path / "driver.py").write_bytes(files["driver.py"].replace(FOLDER.encode(), str(tmp_path).encode()))
     (tmp_path / "solution.py").write_text("def double(n):\n    return 2 * n\n")
     asked = "\n".join(dump(["call", name, [21], {}]) for name in ("double", "absent")) + "\n"
     told = subprocess.run(
