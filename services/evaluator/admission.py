@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from services.evaluator.boxes import Boxes
 from services.evaluator.grading import Measured, grade
 from services.evaluator.lint import faults
-from tiltyard.contracts.network import NONE, told
+from tiltyard.contracts.network import NONE, NetworkDemand, told
 from tiltyard.contracts.records import ScoreRecord
 from tiltyard.contracts.task_spec import HiddenSpec, PublicSpec
 from tiltyard.core.outcome import Outcome, ruling
@@ -84,7 +84,10 @@ def _refuse_network(public: PublicSpec, hidden: HiddenSpec, boxes: Boxes) -> Non
 
 def _asked(public: PublicSpec, hidden: HiddenSpec) -> str:
     """What of the network the task asks for; empty for nothing."""
-    asked = (("the policy's code", public.environment.network), ("the tests", hidden.verifier.network))
+    asked: tuple[tuple[str, NetworkDemand], ...] = (
+        ("the policy's code", public.environment.network),
+        ("the tests", hidden.verifier.network),
+    )
     return "".join(f"\n\nNetwork: {who} may reach {told(demand)}." for who, demand in asked if demand != NONE)
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tiltyard.contracts.settings import CommaList, Settings, load
+from tiltyard.contracts.settings import CommaList, load
+from tiltyard.sandbox.network.settings import NetworkSettings
 
 
-class RunnerSettings(Settings):
+class RunnerSettings(NetworkSettings):
     """What a runner needs to know."""
 
     database_url: str

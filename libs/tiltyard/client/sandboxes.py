@@ -11,7 +11,16 @@ from urllib.parse import quote
 
 from tiltyard.client.transport import Transport
 from tiltyard.contracts.document import parse
-from tiltyard.contracts.sandboxes import Command, CommandResult, LentSandbox, Renewal, SandboxOrder
+from tiltyard.contracts.network import NONE, NetworkAccess
+from tiltyard.contracts.sandboxes import (
+    Command,
+    CommandResult,
+    ConnectionPage,
+    LentConnection,
+    LentSandbox,
+    Renewal,
+    SandboxOrder,
+)
 
 ROOT = "/v1/sandboxes"
 
@@ -35,9 +44,18 @@ class SandboxClient:
     ) -> None:
         self._transport.close()
 
-    def borrow(self, *, lease_seconds: float = 60.0, wait_seconds: float = 30.0) -> "BorrowedSandbox":
-        """A fresh sandbox. Raises `ApiError` (503 when none became free), `Unreachable`."""
-        order = SandboxOrder(lease_seconds=lease_seconds, wait_seconds=wait_seconds)
+    def borrow(
+        self,
+        *,
+        lease_seconds: float = 60.0,
+        wait_seconds: float = 30.0,
+        network: NetworkAccess | None = None,
+    ) -> "BorrowedSandbox":
+        """A fresh sandbox, which reaches what `network` names, or nobody.
+
+        Raises `ApiError` (503 when none became free, 403 when the runner lets nobody ask for such a
+        network), `Unreachable`."""
+        order = SandboxOrder(lease_seconds=lease_seconds, wait_seconds=wait_seconds, network=network or NONE)
         answer = self._transport.request("POST", ROOT, body=order.model_dump_json().encode())
         return BorrowedSandbox(self._transport, parse(LentSandbox, answer.json(), what=f"answer of {ROOT}"))
 
@@ -84,6 +102,11 @@ class BorrowedSandbox:
     def read(self, path: str, max_bytes: int = 1_000_000) -> bytes:
         """A regular file's bytes."""
         return self._transport.request("GET", self._file(path), query={"max_bytes": max_bytes}).content
+
+    def connections(self) -> tuple[LentConnection, ...]:
+        """Every connection out of it that has ended, allowed or refused."""
+        answer = self._transport.request("GET", f"{self._path}/connections")
+        return parse(ConnectionPage, answer.json(), what="answer of connections").items
 
     def renew(self, lease_seconds: float) -> None:
         body = Renewal(lease_seconds=lease_seconds).model_dump_json().encode()

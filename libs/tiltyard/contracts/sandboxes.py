@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from tiltyard.contracts.document import Document
+from tiltyard.contracts.network import NONE, NetworkDemand
 
 Encoding = Literal["text", "base64"]
 """How bytes stand in JSON: UTF-8 with what is not UTF-8 replaced, or base64."""
@@ -35,6 +36,8 @@ class SandboxOrder(Document):
     """How long to wait for a free one."""
     image: str | None = None
     limits: LentLimits | None = None
+    network: NetworkDemand = NONE
+    """What it may reach, of what the runner's operator lets borrowers ask for."""
 
 
 class LentSandbox(Document):
@@ -48,6 +51,8 @@ class LentSandbox(Document):
     lease_seconds: float
     expires_in_seconds: float
     """Until it is destroyed if nobody asks for it; each request starts the lease anew."""
+    network: NetworkDemand = NONE
+    """What it may reach."""
 
 
 class SandboxPage(Document):
@@ -58,6 +63,31 @@ class SandboxPage(Document):
     """Sandboxes that the runner lends at once."""
     ready: int
     """Of these, made and not lent."""
+
+
+class LentConnection(Document):
+    """One connection out of a sandbox, at its end; see `tiltyard.sandbox.Connection`."""
+
+    number: int
+    """Counts the connections of one sandbox from 1."""
+    host: str
+    port: int
+    address: str
+    """That was connected to, or refused; empty when it did not come so far."""
+    verdict: str
+    reason: str
+    detail: str
+    bytes_up: int
+    bytes_down: int
+    started: float
+    """Seconds since 1970."""
+    seconds: float
+
+
+class ConnectionPage(Document):
+    """`GET /v1/sandboxes/{id}/connections`."""
+
+    items: tuple[LentConnection, ...]
 
 
 class Renewal(Document):

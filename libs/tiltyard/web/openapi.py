@@ -23,6 +23,7 @@ BYTES = {"requestBody": {"required": True, "content": {"application/octet-stream
 REFUSALS = {
     "400": "Not JSON, or not UTF-8.",
     "401": "No token, or a wrong one.",
+    "403": "Not permitted in this deployment.",
     "404": "No such thing.",
     "409": "A name or an Idempotency-Key is taken.",
     "410": "It was here, and is no more.",

@@ -17,7 +17,9 @@ from tiltyard.contracts.sandboxes import (
     Command,
     CommandEvent,
     CommandResult,
+    ConnectionPage,
     Encoding,
+    LentConnection,
     LentLimits,
     LentSandbox,
     Renewal,
@@ -50,7 +52,13 @@ async def order(request: Request, lender: Lending, key: Key = None) -> LentSandb
     _same("image", asked.image, lender.pool.image)
     _same("limits", asked.limits, _limits(lender))
     try:
-        lease = await lender.lend(asked.lease_seconds, wait=asked.wait_seconds, key=key)
+        lease = await lender.lend(
+            asked.lease_seconds,
+            wait=asked.wait_seconds,
+            key=key,
+            network=asked.network,
+            traceparent=request.headers.get("traceparent"),
+        )
     except SandboxBusy as error:
         raise Refusal(503, str(error), headers={"Retry-After": "1"}) from error
     return _view(lender, lease)
@@ -74,6 +82,18 @@ async def show(name: str, lender: Lending) -> LentSandbox:
     """One sandbox; its lease starts anew."""
     with lender.using(name) as lease:
         return _view(lender, lease)
+
+
+@router.get("/{name}/connections")
+async def connections(name: str, lender: Lending) -> ConnectionPage:
+    """Every connection out of it that has ended, allowed or refused, where to and how much."""
+    with lender.using(name) as lease:
+        return ConnectionPage(
+            items=tuple(
+                LentConnection(**{field: getattr(each, field) for field in LentConnection.model_fields})
+                for each in lease.connections
+            )
+        )
 
 
 @router.post("/{name}/lease", openapi_extra=takes(Renewal))
@@ -202,6 +222,7 @@ def _view(lender: Lender, lease: Lease) -> LentSandbox:
         home=lease.box.home,
         lease_seconds=lease.seconds,
         expires_in_seconds=lender.left(lease),
+        network=lease.network,
     )
 
 

@@ -2,6 +2,7 @@
 
 Guarantees: a sandbox nobody asks for during its lease is destroyed; one that is in use is not; an order or a
 command repeated with its key is not done twice; who asks for one that ended is told why.
+One that reaches a network does so through a proxy of this process, which keeps a record of each connection.
 Does not: outlive the process: with the runner its sandboxes are gone."""
 
 import asyncio
@@ -12,9 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tiltyard.sandbox import Box, ExecResult, WarmPool
+from tiltyard.contracts.network import NONE, NetworkAccess, NetworkDemand
+from tiltyard.sandbox import Box, Connection, ExecResult, Network, WarmPool
+from tiltyard.sandbox.capability import Demand
+from tiltyard.sandbox.network import Gate, Permission, connection_spans
+from tiltyard.telemetry.propagation import context_from
 
 SWEEP_SECONDS = 0.25
+NOWHERE = Permission()
 REMEMBERED = 10_000
 """Ended sandboxes whose end can still be told."""
 
@@ -37,6 +43,12 @@ class Lease:
     until: float
     """Monotonic time at which it ends if nobody asks."""
     key: str | None
+    network: NetworkDemand = NONE
+    """What it may reach."""
+    gate: Gate | None = None
+    """Its way out, where it may reach anything."""
+    connections: list[Connection] = field(default_factory=list[Connection])
+    """Out of it, as they ended."""
     uses: int = 0
     """Requests under way."""
     command: tuple[str, asyncio.Task[ExecResult]] | None = field(default=None)
@@ -46,8 +58,16 @@ class Lease:
 class Lender:
     """The leases over one pool."""
 
-    def __init__(self, pool: WarmPool, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        pool: WarmPool,
+        *,
+        permission: Permission = NOWHERE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`permission`: the hosts that borrowers may ask for."""
         self.pool = pool
+        self._permission = permission
         self._clock = clock
         self._leases: dict[str, Lease] = {}
         self._orders: dict[str, asyncio.Task[Lease]] = {}
@@ -60,25 +80,73 @@ class Lender:
         """Seconds until it ends if nobody asks."""
         return lease.seconds if lease.uses else max(0.0, lease.until - self._clock())
 
-    async def lend(self, seconds: float, *, wait: float, key: str | None = None) -> Lease:
-        """A fresh sandbox, or the one that this key ordered before.
+    async def lend(
+        self,
+        seconds: float,
+        *,
+        wait: float,
+        key: str | None = None,
+        network: NetworkDemand = NONE,
+        traceparent: str | None = None,
+    ) -> Lease:
+        """A fresh sandbox, or the one that this key ordered before. `traceparent`: the caller's own span;
+        its connections are traced below it.
 
-        Raises SandboxBusy after `wait` seconds, SandboxUnavailable."""
+        Raises SandboxBusy after `wait` seconds, SandboxUnavailable, NetworkRefused, InvalidNetwork,
+        CapabilityRefused."""
         if key is None:
-            return await self._lend(seconds, wait, None)
+            return await self._lend(seconds, wait, None, network, traceparent)
         order = self._orders.get(key)
         if order is None:
-            order = self._orders[key] = asyncio.create_task(self._lend(seconds, wait, key))
+            order = self._orders[key] = asyncio.create_task(
+                self._lend(seconds, wait, key, network, traceparent)
+            )
             order.add_done_callback(lambda done: self._forget_failed(key, done))
         return await asyncio.shield(order)
 
-    async def _lend(self, seconds: float, wait: float, key: str | None) -> Lease:
+    async def _lend(
+        self, seconds: float, wait: float, key: str | None, network: NetworkDemand, traceparent: str | None
+    ) -> Lease:
+        granted = self._granted(network)
         (box,) = await self.pool.borrow(1, wait)
         lease = Lease(
-            id=secrets.token_urlsafe(16), box=box, seconds=seconds, until=self._clock() + seconds, key=key
+            id=secrets.token_urlsafe(16),
+            box=box,
+            seconds=seconds,
+            until=self._clock() + seconds,
+            key=key,
+            network=network,
         )
+        if granted is not None:
+            await self._open_gate(lease, granted, traceparent)
         self._leases[lease.id] = lease
         return lease
+
+    def _granted(self, network: NetworkDemand) -> Network | None:
+        if not isinstance(network, NetworkAccess):
+            return None
+        self.pool.require(Demand.ports)
+        return self._permission.grant(network.allow, network.shape.model_dump())
+
+    async def _open_gate(self, lease: Lease, network: Network, traceparent: str | None) -> None:
+        """A box whose way out cannot be opened is given back."""
+        trace = connection_spans(context_from(traceparent))
+
+        def note(connection: Connection) -> None:
+            trace(connection)
+            lease.connections.append(connection)
+
+        lease.gate = Gate(lease.box, network, on_connection=note)
+        try:
+            await lease.gate.open()
+        except BaseException:
+            self._give_back(lease)
+            raise
+
+    def _give_back(self, lease: Lease) -> None:
+        if lease.gate is not None:
+            lease.gate.close()
+        self.pool.give_back([lease.box])
 
     def _forget_failed(self, key: str, order: asyncio.Task[Lease]) -> None:
         if order.cancelled() or order.exception() is not None:
@@ -106,7 +174,7 @@ class Lender:
         self._ended[name] = reason
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
-        self.pool.give_back([lease.box])
+        self._give_back(lease)
 
     def sweep(self) -> int:
         """Destroy what nobody asked for in time; how many."""

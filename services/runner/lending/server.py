@@ -8,6 +8,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from services.runner.settings import RunnerSettings
 from tiltyard.sandbox import (
     FileFault,
     FileTooLarge,
+    NetworkRefused,
     SandboxBusy,
     SandboxError,
     SandboxGone,
@@ -48,7 +50,7 @@ def create_app(lender: Lender, token: str, *, hosts: tuple[str, ...] = ()) -> Fa
     app.include_router(api.router)
     for path in ("/healthz", "/readyz"):
         app.add_api_route(path, healthy, methods=["GET"], include_in_schema=False)
-    openapi.install(app)
+    openapi.install(app, _examples)
     app.add_middleware(
         Gate,
         token=token,
@@ -58,6 +60,17 @@ def create_app(lender: Lender, token: str, *, hosts: tuple[str, ...] = ()) -> Fa
     )
     app.add_middleware(problem.LastResort)
     return app
+
+
+def _examples(operation: str) -> dict[str, Any]:
+    """Bodies of requests, for people."""
+    if not operation.startswith("order_v1"):
+        return {}
+    network = {"allow": ["example.org:443", "*.example.org:443"], "shape": {"latency_ms": 200}}
+    return {
+        "isolated": {"value": {"lease_seconds": 60}},
+        "network": {"value": {"lease_seconds": 60, "network": network}},
+    }
 
 
 async def healthy() -> Response:
@@ -73,6 +86,8 @@ def refuse(error: Exception) -> Refusal | None:
             return Refusal(410, str(error))
         case SandboxBusy():
             return Refusal(409, str(error))
+        case NetworkRefused():
+            return Refusal(403, str(error))
         case SandboxUnavailable():
             return Refusal(503, str(error), headers={"Retry-After": "5"})
         case FileTooLarge():
@@ -97,7 +112,7 @@ async def lending(settings: RunnerSettings) -> AsyncIterator[None]:
     token = read_token(settings.token_file)
     with _listen(settings.host, settings.sandbox_port) as listening:
         async with WarmPool(size=settings.sandboxes) as pool:
-            lender = Lender(pool)
+            lender = Lender(pool, permission=settings.permission)
             app = create_app(lender, token, hosts=settings.allowed_hosts)
             log.info("runner.lends", address=listening.getsockname(), size=settings.sandboxes)
             async with _served(app, listening), _swept(lender):

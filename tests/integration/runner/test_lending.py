@@ -10,9 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.integration.evaluator.outside import METADATA, NET, Outside
 from tests.integration.runner.conftest import Yard
 from tiltyard.client.errors import ApiError
 from tiltyard.client.sandboxes import SandboxClient
+from tiltyard.contracts.network import NetworkAccess, NetworkShape
 from tiltyard.testing.processes import Processes, free_port
 from tiltyard.testing.servers import Postgres
 
@@ -41,7 +43,15 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(postgres: Postgres, migrated: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def outside() -> Iterator[Outside]:
+    with Outside() as world:
+        yield world
+
+
+@pytest.fixture(scope="module")
+def desk(
+    postgres: Postgres, migrated: str, tmp_path_factory: pytest.TempPathFactory, outside: Outside
+) -> Iterator[Desk]:
     folder = tmp_path_factory.mktemp("desk")
     (token := folder / "token").write_text(TOKEN)
     token.chmod(0o600)
@@ -52,6 +62,7 @@ def desk(postgres: Postgres, migrated: str, tmp_path_factory: pytest.TempPathFac
         "sandbox_port": str(port := free_port()),
         "sandboxes": "2",
         "token_file": str(token),
+        **outside.permission(outside.open, METADATA),
     }
     with Processes(folder, **settings) as processes:
         runner = processes.start("services.runner")
@@ -179,6 +190,33 @@ def test_a_stream_that_nobody_reads_any_more_ends_the_sandbox(desk: Desk) -> Non
         desk.processes.until(
             lambda: desk.ask("GET", f"/v1/sandboxes/{box.lent.id}").status_code == 410, "the sandbox is ended"
         )
+
+
+def test_a_borrowed_sandbox_reaches_what_its_order_names_and_the_runner_allows(
+    desk: Desk, outside: Outside
+) -> None:
+    asking = "import net, sys; print(*map(net.get, sys.argv[1:]))"
+    command = ["python3", "-c", asking, outside.open, outside.shut, METADATA]
+    with desk.client() as runner:
+        with runner.borrow(network=NetworkAccess(allow=(outside.open, METADATA))) as box:
+            assert box.lent.network == NetworkAccess(allow=(outside.open, METADATA))
+            assert box.exec(command, files={"net.py": NET}).stdout == "1 0 0\n"
+            found = {f"{each.host}:{each.port}": (each.verdict, each.reason) for each in box.connections()}
+            assert found == {
+                outside.open: ("allowed", "done"),
+                outside.shut: ("refused", "not_allowed"),
+                METADATA: ("refused", "address"),
+            }
+        with runner.borrow() as box:
+            assert box.exec(command, files={"net.py": NET}).stdout == "0 0 0\n"
+            assert box.connections() == ()
+        poor = NetworkAccess(allow=(outside.open,), shape=NetworkShape(resets_per_mib=1e6))
+        with runner.borrow(network=poor) as box:
+            assert box.exec(command[:4], files={"net.py": NET}).stdout == "0\n"
+        with pytest.raises(ApiError, match="lets nobody ask for") as refused:
+            runner.borrow(network=NetworkAccess(allow=(outside.shut,)))
+        assert refused.value.problem.status == 403
+        assert desk.ask("GET", "/v1/sandboxes").json()["items"] == []
 
 
 @pytest.mark.parametrize(

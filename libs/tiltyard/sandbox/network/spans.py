@@ -13,9 +13,9 @@ NAME = "connect"
 _SECOND = 1_000_000_000
 
 
-def connection_spans(**labels: str) -> OnConnection:
-    """Makes a span of each connection, a child of what is traced now. `labels` stand on each."""
-    parent = context.get_current()
+def connection_spans(under: context.Context | None = None, **labels: str) -> OnConnection:
+    """Makes a span of each connection, a child of `under`, or of what is traced now. `labels` stand on it."""
+    parent = context.get_current() if under is None else under
     tracer = trace.get_tracer("tiltyard.sandbox")
 
     def record(connection: Connection) -> None:
