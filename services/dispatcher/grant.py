@@ -73,9 +73,10 @@ def _new_trace(rollout_id: str, incarnation: str) -> str:
 def announce_jobs(work: UnitOfWork, leader: Leader, publisher: Publisher) -> int:
     """Announce gradings and admissions that wait unannounced, or for too long; how many."""
     with work() as session:
-        leadership.still(session, leader)
         grade = gradings.unannounced(session, ANNOUNCE_AGAIN)
         admit = admissions.unannounced(session, ANNOUNCE_AGAIN)
+        if grade or admit:
+            leadership.still(session, leader)
     if grade:
         publisher.enqueue(GRADE, grade)
     if admit:

@@ -22,10 +22,10 @@ def plan_groups(work: UnitOfWork, leader: Leader, run: RunRow) -> int:
     if isinstance(run.config, SftRun):
         return 0
     with work() as session:
-        leadership.still(session, leader)
         versions = _next_versions(session, run, run.config)
         if not versions or tenants.is_full(session, run.tenant_id):
             return 0
+        leadership.still(session, leader)
         planned = runs.count_planned(session, run.id, len(versions))
         if planned is None:
             return 0

@@ -10,6 +10,7 @@ from tiltyard.core.group import GroupRules, Verdict, settle
 from tiltyard.core.rollout import Actor
 from tiltyard.store import groups, leadership, policies, runs
 from tiltyard.store.database import UnitOfWork, now
+from tiltyard.store.groups import OpenGroup
 from tiltyard.store.leadership import Leader
 from tiltyard.store.runs import RunRow
 
@@ -17,7 +18,6 @@ from tiltyard.store.runs import RunRow
 def settle_groups(work: UnitOfWork, leader: Leader, run: RunRow) -> int:
     """Settle what can be settled of one run; how many groups that were."""
     with work() as session:
-        leadership.still(session, leader)
         newest = policies.latest(session, run.id)
         version, at, rules = newest.version if newest else 0, now(session), _rules(run)
         decided = [
@@ -25,21 +25,23 @@ def settle_groups(work: UnitOfWork, leader: Leader, run: RunRow) -> int:
             for group in groups.open_groups(session, run.id)
         ]
         settled = [(g, decision) for g, decision in decided if decision.verdict is not Verdict.WAIT]
+        doubtful = _doubtful(session, run, rules, version)
+        if not settled and not doubtful:
+            return 0
+        leadership.still(session, leader)
         if settled:
             groups.close(session, settled)
-        return len(settled) + _second_look(session, run, rules, version)
+        return len(settled) + sum(
+            groups.reopen(session, g, settle(g.members, rules, version=version, deadline=None, now=at))
+            for g in doubtful
+        )
 
 
-def _second_look(session: Session, run: RunRow, rules: GroupRules, version: int) -> int:
-    """READY groups that have grown too old or lost a member; how many settled otherwise."""
+def _doubtful(session: Session, run: RunRow, rules: GroupRules, version: int) -> list[OpenGroup]:
+    """READY groups that have grown too old or lost a member."""
     if not rules.trains:
-        return 0
-    at, oldest = now(session), version - rules.max_staleness
-    doubtful = groups.doubtful(session, run.id, oldest_allowed=oldest)
-    return sum(
-        groups.reopen(session, g, settle(g.members, rules, version=version, deadline=None, now=at))
-        for g in doubtful
-    )
+        return []
+    return groups.doubtful(session, run.id, oldest_allowed=version - rules.max_staleness)
 
 
 def _rules(run: RunRow) -> GroupRules:
@@ -53,8 +55,8 @@ def finish_evaluation(work: UnitOfWork, leader: Leader, run: RunRow) -> bool:
     if not isinstance(run.config, EvaluationRun) or run.taskset_id is None:
         return False
     with work() as session:
-        leadership.still(session, leader)
         progress = groups.progress(session, run.id)
         if progress.open or not progress.planned or runs.unplanned_versions(session, run):
             return False
+        leadership.still(session, leader)
         return runs.finish(session, run.id, "COMPLETED", actor=Actor.DISPATCHER)

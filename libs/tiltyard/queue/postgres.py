@@ -81,7 +81,7 @@ def _connected(url: str, application: str) -> psycopg.Connection:
         autocommit=True,
         application_name=application,
         connect_timeout=CONNECT_SECONDS,
-        options=f"-c statement_timeout={STATEMENT_MS}",
+        options=f"-c statement_timeout={STATEMENT_MS} -c synchronous_commit=off",  # a hint waits for no disk
         keepalives=1,
         keepalives_idle=10,
         keepalives_interval=5,

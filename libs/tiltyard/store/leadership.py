@@ -1,7 +1,8 @@
 """Leadership of a loop: a lease row with an epoch.
 
-Guarantees: a write that is guarded by `still` happens only while its epoch leads, since the row stays locked
-until the write commits.
+Guarantees: a write that is guarded by `still`, before it or after it in one transaction, happens only while
+its epoch leads, since the row stays locked until the write commits. A turn that finds nothing to write need
+not ask: a transaction that locks nothing waits for no disk.
 Does not: elect; the first to ask after the lease ran out leads."""
 
 from dataclasses import dataclass, replace

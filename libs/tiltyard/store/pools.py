@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Text, bindparam, text
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
 from tiltyard.contracts.http import PoolLimits
@@ -50,18 +49,25 @@ SELECT run.id AS run_id, run.tenant_id, run.config->>'priority' AS priority,
     coalesce((run.config->'rollouts'->>'weight')::float8, 1) AS weight,
     (run.config->'rollouts'->>'max_running')::bigint AS cap, head.*
 FROM runs run
+LEFT JOIN unnest(CAST(:runs AS text[]), CAST(:aboard AS bigint[])) AS mine(run, aboard) ON mine.run = run.id
+CROSS JOIN LATERAL (
+    SELECT (run.config->'rollouts'->>'max_running')::bigint - coalesce(mine.aboard, 0)
+) AS under(cap)
 LEFT JOIN LATERAL (
     SELECT r.id, r.version_id, r.group_id, r.fence, r.queued_at, r.alone, r.preemptions, r.slots, r.cpu,
         r.memory_mb, r.gpu
     FROM rollouts r
     WHERE r.run_id = run.id AND r.state = 'QUEUED' AND r.not_before <= statement_timestamp()
-    AND r.version_id <> ALL(:full)
-    ORDER BY r.id LIMIT :each
+    AND r.version_id <> ALL(CAST(:full AS text[]))
+    ORDER BY r.id
+    LIMIT CASE WHEN under.cap <= 0 THEN 1 WHEN under.cap < :each THEN greatest(under.cap, least(:each, :few))
+        ELSE :each END
 ) head ON true
 WHERE run.state = 'RUNNING' AND run.kind <> 'sft'
 ORDER BY run.id, head.id
 """
-"""A loose scan: one probe of a partial index for each running run, then the head of its queue."""
+"""A loose scan: one probe of a partial index for each running run, then the head of its queue, which is short
+where the run is near its cap."""
 
 _HELD = """
 SELECT r.run_id, run.tenant_id, coalesce(run.config->'rollouts'->>'pool', 'default') AS pool,
@@ -135,8 +141,14 @@ def _runs(
     waiting: dict[str, list[Waiting]] = defaultdict(list)
     keys: dict[str, Key] = {}
     first: dict[str, Row[Any]] = {}
-    values = {"each": min(heads, MOST_AT_ONCE), "full": list(images.full)}
-    for row in session.execute(text(_WAITING).bindparams(bindparam("full", type_=ARRAY(Text))), values):
+    values = {
+        "each": min(heads, MOST_AT_ONCE),
+        "few": FEWEST_EACH,
+        "full": list(images.full),
+        "runs": list(held),
+        "aboard": [h.aboard for h in held.values()],
+    }
+    for row in session.execute(text(_WAITING), values):
         first.setdefault(row.run_id, row)
         if row.id is not None:
             keys[row.id] = Key(rollout_id=row.id, fence=row.fence)

@@ -35,6 +35,20 @@ def test_queues_are_told_in_order_with_their_class_and_weight(world: World) -> N
     assert sorted(len(r.waiting) for r in told.values()) == [0, 4]
 
 
+def test_a_run_near_its_cap_shows_few_of_its_queue(world: World) -> None:
+    capped, free = world.train(rollouts={"max_running": 1}), world.train()
+    queue = world.group(capped, 40)
+    world.group(free, 40)
+    me = world.join(slots=200)
+
+    def heads() -> dict[str, int]:
+        return {r.id: len(r.waiting) for r in _pool(world).runs}
+
+    assert heads() == {capped: 32, free: 40}
+    world.aboard(queue[:1], me)
+    assert heads() == {capped: 1, free: 40}
+
+
 def test_only_rollouts_of_running_runs_wait_for_grants(world: World) -> None:
     run = world.train()
     world.group(run)
@@ -94,7 +108,8 @@ def test_a_market_is_found_by_partial_indexes_alone(world: World) -> None:
     plans = {}
     with world.work() as session:
         for name, query in {"waiting": pools._WAITING, "held": pools._HELD, "alive": fleet._ALIVE}.items():
-            rows = session.execute(text(f"EXPLAIN {query}"), {"each": 32, "full": []}).scalars()
+            values = {"each": 32, "few": 32, "full": [], "runs": [], "aboard": []}
+            rows = session.execute(text(f"EXPLAIN {query}"), values).scalars()
             plans[name] = "\n".join(rows)
 
     # The planner takes either index: both hold the run's rows alone.
