@@ -4,48 +4,41 @@ Guarantees: OpenAI's and vLLM's shapes, also for errors; ready as soon as it can
 policy version.
 Does not: authenticate; it belongs on loopback or in a private network."""
 
-import json
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from fastapi import FastAPI, Request
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from services.rollout import completions, reply
 from services.rollout.completions import Ports
 from services.rollout.refusal import FORESEEN, UNFORESEEN, BadBody, Refusal, refusal
 from services.rollout.request import CompletionRequest, DetokenizeRequest, TokenizeRequest
-from tiltyard.contracts.document import Document, parse
+from tiltyard.contracts.document import Document, NotJson, parse_json
 
 LARGEST_BODY = 16_000_000
 MODELS_SHOWN = 100
-OWN_SPANS: Any = {"tracing": False, "metrics": False, "logs": False}
-"""FastAPI's own spans would lie beside ours in the attempt's record, without their parent."""
 D = TypeVar("D", bound=Document)
 
 
-def create_app(ports: Ports) -> FastAPI:
+def create_app(ports: Ports) -> Starlette:
     """The application over its ports."""
-    app = FastAPI(
-        title="Tiltyard rollout",
-        version="1",
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        telemetry=OWN_SPANS,
+    handlers = dict.fromkeys((Exception, *FORESEEN), on_error)
+    app = Starlette(
+        routes=[
+            Route("/v1/completions", complete, methods=["POST"]),
+            Route("/v1/models", models, methods=["GET"]),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
+            Route("/metrics", metrics, methods=["GET"]),
+            Route("/healthz", healthy, methods=["GET"]),
+            Route("/readyz", healthy, methods=["GET"]),
+        ],
+        exception_handlers={**handlers, HTTPException: on_http_error},
     )
     app.state.ports = ports
-    app.add_api_route("/v1/completions", complete, methods=["POST"])
-    app.add_api_route("/v1/models", models, methods=["GET"])
-    app.add_api_route("/tokenize", tokenize, methods=["POST"])
-    app.add_api_route("/detokenize", detokenize, methods=["POST"])
-    app.add_api_route("/metrics", metrics, methods=["GET"])
-    for path in ("/healthz", "/readyz"):
-        app.add_api_route(path, healthy, methods=["GET"])
-    app.add_exception_handler(Exception, on_error)
-    app.add_exception_handler(HTTPException, on_http_error)
-    for kind in FORESEEN:
-        app.add_exception_handler(kind, on_error)
     return app
 
 
@@ -90,7 +83,7 @@ async def metrics(request: Request) -> Response:
     return Response(page, media_type=ports.gauges.content_type)
 
 
-async def healthy() -> Response:
+async def healthy(request: Request) -> Response:
     return PlainTextResponse("ok\n")
 
 
@@ -120,7 +113,6 @@ async def read(request: Request, model: type[D]) -> D:
         if len(body) > LARGEST_BODY:
             raise BadBody(f"the body is larger than {LARGEST_BODY} bytes", 413)
     try:
-        values: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        return parse_json(model, bytes(body), what="the request")
+    except NotJson as error:
         raise BadBody(f"the body is no JSON: {error}") from error
-    return parse(model, values, what="the request")

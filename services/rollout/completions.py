@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fastapi import Request
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from starlette.requests import Request
 from starlette.responses import Response
 
 from services.rollout.engine import Answer, Choose, Engine

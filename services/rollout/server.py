@@ -19,6 +19,7 @@ from tiltyard.contracts.messages import POLICY
 from tiltyard.queue import open_listener
 from tiltyard.store import tenants
 from tiltyard.store.database import AsyncUnitOfWork
+from tiltyard.telemetry.garbage import look_seldom
 from tiltyard.telemetry.setup import Telemetry
 
 GRACE_SECONDS = 4
@@ -31,6 +32,7 @@ async def serve(settings: RolloutSettings, telemetry: Telemetry) -> None:
     work = AsyncUnitOfWork(settings.database_url, application="tiltyard-rollout", connections=4)
     versions = Versions(work, load, tenant=tenants.DEFAULT, keep=settings.loaded_versions)
     ports = Ports(versions=versions, engine=engine, gauges=gauges, recorder=telemetry.recorder)
+    look_seldom()
     try:
         async with open_listener(settings.broker_url, settings.database_url, [POLICY]) as ear:
             following = asyncio.create_task(versions.follow(ear))

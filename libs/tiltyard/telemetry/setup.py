@@ -2,7 +2,7 @@
 
 Guarantees: spans are recorded whether or not an exporter is configured; an exporter that cannot reach its
 collector never blocks the service.
-Does not: sample: every attempt's trace is whole."""
+Does not: sample, whatever a parent or the environment says: every attempt's trace is whole."""
 
 import os
 import socket
@@ -13,6 +13,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 from tiltyard.telemetry.events import log_to
 from tiltyard.telemetry.metrics import Metrics
@@ -57,7 +58,7 @@ def setup(
         }
     )
     recorder = SpanRecorder()
-    provider = TracerProvider(resource=resource)
+    provider = TracerProvider(resource=resource, sampler=ALWAYS_ON)
     provider.add_span_processor(recorder)
     if otlp_endpoint:
         exporter = OTLPSpanExporter(f"{otlp_endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_SECONDS)
