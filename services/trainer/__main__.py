@@ -8,7 +8,6 @@ from tiltyard.contracts.settings import InvalidSettings
 from tiltyard.objects import open_store
 from tiltyard.queue import open_publisher
 from tiltyard.store.database import UnitOfWork, new_id
-from tiltyard.telemetry.garbage import look_seldom
 from tiltyard.telemetry.setup import setup
 
 
@@ -28,7 +27,6 @@ def serve(settings: TrainerSettings) -> None:
         torch.set_num_threads(settings.torch_threads)
     work = UnitOfWork(settings.database_url, application="tiltyard-trainer", connections=3)
     store = open_store(settings.objects_url)
-    look_seldom()
     with open_publisher(settings.broker_url, settings.database_url) as publisher:
         Trainer(
             work=work,
