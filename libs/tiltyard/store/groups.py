@@ -37,16 +37,7 @@ def open_groups(session: Session, run_id: str, limit: int = 512) -> list[OpenGro
     """OPEN groups that may settle: no member on its way, or past the deadline.
 
     Their rollouts are locked, so that what is decided about them can be carried out."""
-    settling = session.execute(
-        text(
-            "SELECT g.id, g.deadline FROM groups g JOIN rollouts r ON r.group_id = g.id"
-            " WHERE g.run_id = :run AND g.state = 'OPEN'"
-            " GROUP BY g.id HAVING g.deadline <= clock_timestamp() OR bool_and(r.state NOT IN"
-            "  ('QUEUED', 'GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING', 'PRODUCED'))"
-            ' ORDER BY g."index" LIMIT :limit'
-        ),
-        {"run": run_id, "limit": limit},
-    ).all()
+    settling = session.execute(text(_SETTLING), {"run": run_id, "limit": limit}).all()
     members = _locked(session, [g.id for g in settling])
     return [
         OpenGroup(
@@ -65,6 +56,18 @@ def open_groups(session: Session, run_id: str, limit: int = 512) -> list[OpenGro
         )
         for g in settling
     ]
+
+
+_SETTLING = """
+SELECT g.id, g.deadline FROM groups g
+WHERE g.run_id = :run AND g.state = 'OPEN' AND (g.deadline <= clock_timestamp() OR NOT EXISTS (
+    SELECT FROM rollouts r WHERE r.group_id = g.id
+    AND r.state IN ('QUEUED', 'GRANTED', 'RUNNING', 'PREEMPTING', 'CANCELLING', 'PRODUCED')
+))
+ORDER BY g."index" LIMIT :limit
+"""
+"""Each group's members are looked at until one is on its way: a join would count all that are in flight, and
+beside millions of ended rollouts the planner may scan them all."""
 
 
 def _locked(session: Session, group_ids: list[str]) -> dict[str, list[Row[Any]]]:
@@ -133,14 +136,16 @@ def progress(session: Session, run_id: str) -> Progress:
 
 
 _READY = """
-SELECT g.id, array_agg(r.id) FILTER (WHERE r.state = 'READY') AS ids,
-    array_agg(r.fence) FILTER (WHERE r.state = 'READY') AS fences,
-    array_agg(r.reward) FILTER (WHERE r.state = 'READY') AS rewards,
-    array_agg(r.oldest_version) FILTER (WHERE r.state = 'READY') AS versions
-FROM groups g JOIN rollouts r ON r.group_id = g.id
+SELECT g.id, members.* FROM groups g CROSS JOIN LATERAL (
+    SELECT array_agg(r.id) FILTER (WHERE r.state = 'READY') AS ids,
+        array_agg(r.fence) FILTER (WHERE r.state = 'READY') AS fences,
+        array_agg(r.reward) FILTER (WHERE r.state = 'READY') AS rewards,
+        array_agg(r.oldest_version) FILTER (WHERE r.state = 'READY') AS versions
+    FROM rollouts r WHERE r.group_id = g.id
+    HAVING min(r.oldest_version) FILTER (WHERE r.state = 'READY') < :oldest
+        OR bool_or(r.state = 'CANCELLED' AND r.reward IS NOT NULL)
+) members
 WHERE g.run_id = :run AND g.state = 'READY'
-GROUP BY g.id HAVING min(r.oldest_version) FILTER (WHERE r.state = 'READY') < :oldest
-    OR bool_or(r.state = 'CANCELLED' AND r.reward IS NOT NULL)
 """
 
 

@@ -3,7 +3,8 @@
 Guarantees: a real dispatcher grants, and its time is the database's: from the commit of the queued rollouts
 to the last attempt's row. A history for which there is no room or time is as large as it got, and its figure
 says so.
-Does not: run the granted rollouts; they are ended by hand, and so are those of the history."""
+Does not: run the granted rollouts; they are ended by hand, and so are those of the history, which have no
+attempts and no transitions."""
 
 import shutil
 import statistics
@@ -26,7 +27,7 @@ from tiltyard.contracts.messages import DISPATCH
 from tiltyard.contracts.run_config import TrainRun
 from tiltyard.queue import Publisher, open_publisher
 from tiltyard.store import fleet, rollouts
-from tiltyard.store.database import UnitOfWork, now
+from tiltyard.store.database import UnitOfWork, new_id, now
 from tiltyard.store.rollouts import NewGroup
 
 ROUNDS, GROUPS, GROUP = 15, 32, 8
@@ -34,8 +35,10 @@ ROUNDS, GROUPS, GROUP = 15, 32, 8
 RUNNER = "bench-runner"
 GRANTED_WITHIN = 60.0
 INSERTED_AT_ONCE = 250_000
+RUN_GROUPS = 12_500
+"""Groups of a run of the history."""
 ROW_BYTES = 1_000
-"""Disk that a row of the history takes, with its index entries and its log."""
+"""Disk that a rollout of the history takes, with its part of a group, its index entries and its log."""
 SPARE_BYTES = 5_000_000_000
 """Disk that is left alone."""
 ROUNDS_SECONDS = 20.0
@@ -81,7 +84,7 @@ def _tell(sheet: Sheet, few: GrantCost, many: GrantCost) -> None:
 
 def _beside(history: "History", size: int, state: Path, sheet: Sheet) -> GrantCost:
     room = (shutil.disk_usage(state).free - SPARE_BYTES) // ROW_BYTES
-    history.grow(min(size, max(room, INSERTED_AT_ONCE)), sheet)
+    history.grow(min(-(-size // GROUP) * GROUP, max(room, INSERTED_AT_ONCE)), sheet)
     sheet.say(f"a grant beside {history.ended} ended rollouts …")
     return GrantCost(rows=history.ended, ms=history.cost())
 
@@ -94,57 +97,53 @@ def _short(rows: int) -> str:
 
 
 class History:
-    """A run with ended rollouts, and a runner that takes whatever is granted."""
+    """Ended runs with their groups and rollouts, and a run whose rollouts are granted to a runner."""
 
     def __init__(self, *, work: UnitOfWork, run_id: str, publisher: Publisher) -> None:
         self._work, self._run, self._publisher = work, run_id, publisher
         self._version = self._runner = ""
-        self._groups = 1
-        """The first group is the history's."""
+        self._groups = 0
+        """Groups of the run that is granted."""
         self.ended = 0
         """Rollouts of the history."""
 
     def begin(self) -> None:
-        """A RUNNING run with a group for its history."""
+        """A RUNNING run."""
         with self._work() as session:
             self._version = session.execute(text("SELECT id FROM task_versions")).scalar_one()
             session.execute(text("UPDATE runs SET state = 'RUNNING', started_at = clock_timestamp()"))
-            session.execute(
-                text(
-                    'INSERT INTO groups (id, run_id, version_id, "index", size, state, deadline)'
-                    " VALUES ('history', :run, :version, 0, 1, 'TRAINED', clock_timestamp())"
-                ),
-                {"run": self._run, "version": self._version},
-            )
 
     def grow(self, size: int, sheet: Sheet) -> None:
-        """Add ended rollouts until there are `size`, or the part's time is nearly over."""
+        """Add ended groups until they have `size` rollouts, or the part's time is nearly over."""
         self._vacuuming(False)
         while self.ended < size and sheet.left() > ROUNDS_SECONDS:
-            last = min(self.ended + INSERTED_AT_ONCE, size) - 1
-            with self._work() as session:
-                session.execute(text("SET LOCAL session_replication_role = replica"))  # no foreign keys
-                session.execute(text("SET LOCAL synchronous_commit = off"))
-                session.execute(
-                    text(_ENDED),
-                    {"run": self._run, "version": self._version, "first": self.ended, "last": last},
-                )
-            self.ended = last + 1
+            self._add(min(INSERTED_AT_ONCE, size - self.ended) // GROUP)
         with self._work.engine.connect() as connection:
             settled = connection.execution_options(isolation_level="AUTOCOMMIT")
             settled.execute(text("SET statement_timeout = 0"))
-            settled.execute(text("VACUUM (ANALYZE) rollouts"))
+            settled.execute(text("VACUUM (ANALYZE) rollouts, groups, runs"))
             settled.execute(text("RESET statement_timeout"))
         self._vacuuming(True)
 
-    def _vacuuming(self, on: bool) -> None:
-        """Whether the table is vacuumed by itself: not while it is filled."""
+    def _add(self, groups: int) -> None:
+        first = self.ended // GROUP
+        values = {"run": self._run, "version": self._version, "first": first, "last": first + groups - 1}
         with self._work() as session:
-            session.execute(text(f"ALTER TABLE rollouts SET (autovacuum_enabled = {on})"))
+            session.execute(text("SET LOCAL session_replication_role = replica"))  # no foreign keys
+            session.execute(text("SET LOCAL synchronous_commit = off"))
+            for statement in (_ENDED_RUNS, _ENDED_GROUPS, _ENDED_ROLLOUTS):
+                session.execute(text(statement), values)
+        self.ended += groups * GROUP
+
+    def _vacuuming(self, on: bool) -> None:
+        """Whether the tables are vacuumed by themselves: not while they are filled."""
+        with self._work() as session:
+            for table in ("rollouts", "groups"):
+                session.execute(text(f"ALTER TABLE {table} SET (autovacuum_enabled = {on})"))
 
     def cost(self) -> float:
         """Median milliseconds of a grant to a runner that has just joined, with room for all."""
-        self._runner = f"{RUNNER}-{self.ended}"
+        self._runner = f"{RUNNER}-{new_id()}"
         with self._work() as session:
             fleet.join(session, self._runner, node=RUNNER, slots=100_000, version=version("tiltyard"))
         return statistics.median(self._round() for _ in range(ROUNDS)) / (GROUPS * GROUP)
@@ -183,13 +182,28 @@ class History:
             return session.execute(text("SELECT count(*) FROM rollouts WHERE state = 'QUEUED'")).scalar_one()
 
 
-_ENDED = """
-INSERT INTO rollouts (id, run_id, group_id, version_id, member, state, fence, seq, expires_at)
-SELECT '00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'), :run, 'history', :version, n, 'TRAINED', 1, 8,
-    clock_timestamp()
-FROM generate_series(CAST(:first AS bigint), :last) AS n
-"""
+_RUN_OF = f"'history-' || g / {RUN_GROUPS}"
+_GROUP_OF = "'00000000-0000-7000-9000-' || lpad(to_hex(g), 12, '0')"
 """Ids as long as any, of the first milliseconds of 1970."""
+_ENDED_RUNS = f"""
+INSERT INTO runs (id, tenant_id, name, kind, state, config, taskset_id, deadline, finished_at)
+SELECT 'history-' || n, r.tenant_id, 'history-' || n, r.kind, 'COMPLETED', r.config, r.taskset_id, r.deadline,
+    r.deadline
+FROM runs r, generate_series(CAST(:first AS bigint) / {RUN_GROUPS}, :last / {RUN_GROUPS}) AS n
+WHERE r.id = :run
+ON CONFLICT DO NOTHING
+"""
+_ENDED_GROUPS = f"""
+INSERT INTO groups (id, run_id, version_id, "index", size, state, deadline)
+SELECT {_GROUP_OF}, {_RUN_OF}, :version, g % {RUN_GROUPS}, {GROUP}, 'TRAINED', clock_timestamp()
+FROM generate_series(CAST(:first AS bigint), :last) AS g
+"""
+_ENDED_ROLLOUTS = f"""
+INSERT INTO rollouts (id, run_id, group_id, version_id, member, state, fence, seq, expires_at)
+SELECT '00000000-0000-7000-8000-' || lpad(to_hex(g * {GROUP} + member), 12, '0'), {_RUN_OF}, {_GROUP_OF},
+    :version, member, 'TRAINED', 1, 8, clock_timestamp()
+FROM generate_series(CAST(:first AS bigint), :last) AS g, generate_series(0, {GROUP - 1}) AS member
+"""
 
 
 def _last_grant(session: Session) -> datetime:
