@@ -8,7 +8,7 @@ from pathlib import Path
 
 FOLDER = "/tmp/tiltyard"
 """Where they lie in a box: beside the work folder, so that no file of a task can be in the way."""
-SHARED = ("values", "modules")
+SHARED = ("values", "files")
 """What every program has in front."""
 
 _START = """import marshal

@@ -1,4 +1,4 @@
-"""Runs the policy's file and answers calls of its functions; sent in behind `values.py` and `modules.py`.
+"""Runs the policy's file and answers calls of its functions; sent in behind `values.py` and `files.py`.
 
 Usage: python3 -I -S driver.py FOLDER FILE IN OUT, where IN and OUT are file descriptors. Requests are lines
 ["get", name] or ["call", name, args, kwargs]; each is answered by one line: ["ok", value], ["callable"],
@@ -7,7 +7,7 @@ Usage: python3 -I -S driver.py FOLDER FILE IN OUT, where IN and OUT are file des
 Guarantees: nothing. The policy's code runs in this process and can do to it what it likes; whoever reads the
 answers trusts none of them."""
 
-# ruff: noqa: F821 - dump, load and load_module stand in what is sent in front of this file
+# ruff: noqa: F821 - dump, load, load_module and write_all stand in what is sent in front of this file
 # pyright: reportUndefinedVariable=false
 
 import os
@@ -47,11 +47,6 @@ def failure(error):
         message = ""
     kind = next(c.__name__ for c in type(error).__mro__ if c.__module__ == "builtins")
     return dump(["error", kind, f"{type(error).__name__}: {message}"])
-
-
-def write_all(sink, data):
-    while data:
-        data = data[os.write(sink, data) :]
 
 
 def main():

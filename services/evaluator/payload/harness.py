@@ -1,4 +1,4 @@
-"""Runs test functions against a solution in another sandbox; sent in behind `values.py` and `modules.py`.
+"""Runs test functions against a solution in another sandbox; sent in behind `values.py` and `files.py`.
 
 Usage: python3 -I -S harness.py FOLDER SOCKET, where SOCKET is the descriptor on which the solution's driver
 answers. Standard input holds the list of ids (`module.function`). Writes one line to standard output, both in
@@ -9,7 +9,7 @@ Guarantees: the policy's code never runs in this process; what comes over the so
 values, or an exception of a short list, and nothing else.
 Does not: let a test change an argument in place: the solution gets copies."""
 
-# ruff: noqa: F821 - dump, load and load_module stand in what is sent in front of this file
+# ruff: noqa: F821 - dump, load and what files.py has stand in what is sent in front of this file
 # pyright: reportUndefinedVariable=false
 
 import builtins
@@ -175,7 +175,7 @@ def explained():
 def main():
     folder, fileno = sys.argv[1:]
     sys.dont_write_bytecode = True  # nobody imports these files again
-    ids = load(sys.stdin.read())
+    ids = load(read_all(0))
     report = os.dup(1)
     os.dup2(2, 1)
     sys.path.insert(0, folder)
@@ -186,8 +186,7 @@ def main():
         result = run(ids, folder, wire)
     except BaseException:  # noqa: BLE001 - tests that cannot be imported are a verdict on the tests
         result = {"tests": {}, "broken": explained()}
-    with os.fdopen(report, "w") as file:
-        file.write(dump({**result, "touched": wire.touched, "waited": wire.waited}))
+    write_all(report, dump({**result, "touched": wire.touched, "waited": wire.waited}).encode())
     sys.stderr.flush()
     os._exit(0)
 
