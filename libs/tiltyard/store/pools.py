@@ -44,11 +44,15 @@ class Market:
 LONGEST_GAP = 5.0
 
 _WAITING = """
+WITH living AS (
+    SELECT greatest(:few, least(:most, 2 * :each / greatest(1, count(*)))) AS each
+    FROM runs WHERE state = 'RUNNING' AND kind <> 'sft'
+)
 SELECT run.id AS run_id, run.tenant_id, run.config->>'priority' AS priority,
     coalesce(run.config->'rollouts'->>'pool', 'default') AS pool,
     coalesce((run.config->'rollouts'->>'weight')::float8, 1) AS weight,
     (run.config->'rollouts'->>'max_running')::bigint AS cap, head.*
-FROM runs run
+FROM living CROSS JOIN runs run
 LEFT JOIN unnest(CAST(:runs AS text[]), CAST(:aboard AS bigint[])) AS mine(run, aboard) ON mine.run = run.id
 CROSS JOIN LATERAL (
     SELECT (run.config->'rollouts'->>'max_running')::bigint - coalesce(mine.aboard, 0)
@@ -60,8 +64,8 @@ LEFT JOIN LATERAL (
     WHERE r.run_id = run.id AND r.state = 'QUEUED' AND r.not_before <= statement_timestamp()
     AND r.version_id <> ALL(CAST(:full AS text[]))
     ORDER BY r.id
-    LIMIT CASE WHEN under.cap <= 0 THEN 1 WHEN under.cap < :each THEN greatest(under.cap, least(:each, :few))
-        ELSE :each END
+    LIMIT CASE WHEN under.cap <= 0 THEN 1
+        ELSE least(living.each, greatest(:few, coalesce(under.cap, living.each))) END
 ) head ON true
 WHERE run.state = 'RUNNING' AND run.kind <> 'sft'
 ORDER BY run.id, head.id
@@ -134,16 +138,14 @@ def _held(session: Session) -> dict[str, _Held]:
 def _runs(
     session: Session, held: Mapping[str, _Held], images: limits.Images, *, each: int
 ) -> tuple[dict[str, list[Run]], dict[str, Key]]:
-    living = session.execute(
-        text("SELECT count(*) FROM runs WHERE state = 'RUNNING' AND kind <> 'sft'")
-    ).scalar_one()
-    heads = each if each == 1 else max(FEWEST_EACH, -(-each // max(1, living)) * 2)
     waiting: dict[str, list[Waiting]] = defaultdict(list)
     keys: dict[str, Key] = {}
     first: dict[str, Row[Any]] = {}
+    few, most = (1, 1) if each == 1 else (FEWEST_EACH, MOST_AT_ONCE)
     values = {
-        "each": min(heads, MOST_AT_ONCE),
-        "few": FEWEST_EACH,
+        "each": each,
+        "few": few,
+        "most": most,
         "full": list(images.full),
         "runs": list(held),
         "aboard": [h.aboard for h in held.values()],

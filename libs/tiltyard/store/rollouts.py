@@ -3,7 +3,7 @@
 Guarantees: a group and its members are planned together, and a grant makes the attempt's row.
 Does not: touch a state but through `store.moves`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -106,40 +106,32 @@ def grant(session: Session, grants: Sequence[Granting]) -> list[Moved]:
             values={"incarnation": incarnation, "rank": rank},
         )
     if moved:
-        _start_clocks(session, {m.group_id for m in moved})
+        rows = [
+            {
+                "rollout_id": m.rollout_id,
+                "fence": m.fence,
+                "incarnation": by_id[m.rollout_id].incarnation,
+                "traceparent": by_id[m.rollout_id].traceparent,
+            }
+            for m in moved
+        ]
         session.execute(
             text(_BEGIN_ATTEMPTS).bindparams(bindparam("rows", type_=JSONB)),
-            {
-                "rows": [
-                    {
-                        "rollout_id": m.rollout_id,
-                        "fence": m.fence,
-                        "incarnation": by_id[m.rollout_id].incarnation,
-                        "traceparent": by_id[m.rollout_id].traceparent,
-                    }
-                    for m in moved
-                ]
-            },
+            {"rows": rows, "groups": sorted({m.group_id for m in moved})},
         )
     return moved
 
 
 _BEGIN_ATTEMPTS = """
-INSERT INTO attempts (rollout_id, fence, incarnation, traceparent)
-SELECT rollout_id, fence, incarnation, traceparent FROM jsonb_to_recordset(:rows) AS x(
-    rollout_id text, fence bigint, incarnation text, traceparent text)
+WITH begun AS (
+    INSERT INTO attempts (rollout_id, fence, incarnation, traceparent)
+    SELECT rollout_id, fence, incarnation, traceparent FROM jsonb_to_recordset(:rows) AS x(
+        rollout_id text, fence bigint, incarnation text, traceparent text)
+)
+UPDATE groups SET deadline = clock_timestamp() + patience
+WHERE id = ANY(CAST(:groups AS text[])) AND deadline IS NULL
 """
-
-
-def _start_clocks(session: Session, group_ids: Iterable[str]) -> None:
-    """Stragglers of a group are waited for from its first grant on."""
-    session.execute(
-        text(
-            "UPDATE groups SET deadline = clock_timestamp() + patience"
-            " WHERE id = ANY(:ids) AND deadline IS NULL"
-        ),
-        {"ids": sorted(group_ids)},
-    )
+"""Stragglers of a group are waited for from its first grant on."""
 
 
 def cancel(session: Session, keys: Sequence[Key], *, actor: Actor, reason: str) -> None:

@@ -108,7 +108,7 @@ def test_a_market_is_found_by_partial_indexes_alone(world: World) -> None:
     plans = {}
     with world.work() as session:
         for name, query in {"waiting": pools._WAITING, "held": pools._HELD, "alive": fleet._ALIVE}.items():
-            values = {"each": 32, "few": 32, "full": [], "runs": [], "aboard": []}
+            values = {"each": 32, "few": 32, "most": 32, "full": [], "runs": [], "aboard": []}
             rows = session.execute(text(f"EXPLAIN {query}"), values).scalars()
             plans[name] = "\n".join(rows)
 
