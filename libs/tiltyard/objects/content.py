@@ -1,4 +1,4 @@
-"""The bytes of a directory store: files of one folder, each under a fresh name that begins with its SHA-256.
+"""The bytes of a directory store: files below a folder, each under a fresh name that begins with its SHA-256.
 
 Guarantees: a file that was written is whole, and its name tells the checksum of what was written; what stops
 the writing leaves no file. Does not: know keys. A process that dies while it writes leaves a file that no key
@@ -6,6 +6,7 @@ leads to."""
 
 import hashlib
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -18,13 +19,13 @@ def write(folder: str, data: bytes | Path, *, fsync: bool) -> tuple[str, int]:
     """Path and size of a new file with these bytes, or with those of another file."""
     if isinstance(data, bytes):
         path = _name(folder, hashlib.sha256(data).hexdigest())
-        _fill(path, data, fsync=fsync)
+        _in_folder(lambda: _fill(path, data, fsync=fsync), path)
         return path, len(data)
     part = f"{folder}/part-{uuid4().hex}"
     try:
         sha256, size = _copy(data, part, fsync=fsync)
         path = _name(folder, sha256)
-        os.rename(part, path)
+        _in_folder(lambda: os.rename(part, path), path)
     except BaseException:
         remove(part)
         raise
@@ -56,7 +57,18 @@ def sync_folder(folder: str) -> None:
 
 
 def _name(folder: str, sha256: str) -> str:
-    return f"{folder}/{sha256}-{uuid4().hex}"
+    """Spread over 256 folders: ext4 takes the inodes of a folder's files from one place, and where many were
+    freed lately it looks long for one that may be used."""
+    return f"{folder}/{sha256[:2]}/{sha256}-{uuid4().hex}"
+
+
+def _in_folder(make: Callable[[], None], path: str) -> None:
+    """Make a file; its folder too, where that is missing."""
+    try:
+        make()
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make()
 
 
 def _fill(path: str, data: bytes, *, fsync: bool) -> None:

@@ -163,7 +163,7 @@ class DirectoryStore:
 
     def _point(self, key: str, link: str, blob: str, *, replace: bool) -> None:
         """Make the key lead to the blob; FileExistsError when it is taken and may not be replaced."""
-        target = f"{'../' * key.count('/')}{CONTENT}/{os.path.basename(blob)}"
+        target = "../" * key.count("/") + CONTENT + blob.removeprefix(self._content)
         if not self._point_anew(key, link, target):
             with self._exclusive():
                 self._make_folder(key, link)
@@ -172,8 +172,8 @@ class DirectoryStore:
                 else:
                     os.symlink(target, link)
         if self._fsync:
-            content.sync_folder(os.path.dirname(link))
-            content.sync_folder(self._content)
+            for folder in (os.path.dirname(link), os.path.dirname(blob), self._content):
+                content.sync_folder(folder)
 
     def _point_anew(self, key: str, link: str, target: str) -> bool:
         """Point a key that leads nowhere yet; False when it is taken, or its folder is being removed.

@@ -37,7 +37,8 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 
 def files(store: DirectoryStore) -> list[str]:
-    return sorted(path.name for path in (store.root / CONTENT).iterdir() if path.name != "lock")
+    found = (path for path in (store.root / CONTENT).rglob("*") if path.is_file())
+    return sorted(path.name for path in found if path.name != "lock")
 
 
 def test_changed_bytes_are_corrupt_and_never_returned(store: DirectoryStore, tmp_path: Path) -> None:
