@@ -12,7 +12,7 @@ from services.cli.output import Output, reporting
 
 if TYPE_CHECKING:
     from tiltyard.client import Client
-    from tiltyard.contracts.http import QueueEntry, QueueView, RunnerView
+    from tiltyard.contracts.http import NodeHealth, QueueEntry, QueueView, RunnerView
 
 
 @click.group()
@@ -25,7 +25,8 @@ def fleet() -> None:
 @reporting
 @reaching
 def show_fleet(out: Output, client: "Client", ended: bool) -> None:
-    """Show runner incarnations, their capacity and what they have aboard.
+    """Show runner incarnations, their capacity, what they have aboard, and how well their sandboxes are: one
+    that is `ill`, since too much failed or the machine is out of memory, gets nothing until it is well again.
 
     \b
       tiltyard fleet show --ended
@@ -40,18 +41,36 @@ def _runners(out: Output, runners: "tuple[RunnerView, ...]") -> object:
             r.incarnation,
             r.node,
             r.pool,
-            "ended" if not r.alive else "draining" if r.draining else "ready",
+            _state(r),
             r.aboard,
             f"{r.used_slots}/{r.slots}",
             f"{r.used_cpu:g}/{r.cpu:g}",
             f"{r.used_memory_mb}/{r.memory_mb}",
             f"{r.used_gpu}/{r.gpu}",
+            _sandboxes(r.health),
             r.version,
         )
         for r in runners
     ]
     columns = ["incarnation", "node", "pool", "state", "aboard#", "slots#", "cpu#", "memory MiB#", "gpu#"]
-    return out.table([*columns, "version"], rows)
+    return out.table([*columns, "sandboxes", "version"], rows)
+
+
+def _state(runner: "RunnerView") -> str:
+    if not runner.alive:
+        return "ended"
+    if runner.health is not None and runner.health.state == "open":
+        return "ill, draining" if runner.draining else "ill"
+    return "draining" if runner.draining else "ready"
+
+
+def _sandboxes(health: "NodeHealth | None") -> str:
+    """Why none is lent, else how hard the machine is pressed; what drifted."""
+    if health is None:
+        return "-"
+    pressed = ", ".join(f"{name} {percent:.0f} %" for name, percent in sorted(health.pressure.items()))
+    drifted = f"; {health.drifted} drifted" if health.drifted else ""
+    return (health.reason or pressed or "well") + drifted
 
 
 @fleet.command()

@@ -22,7 +22,7 @@ async def serve(settings: RunnerSettings) -> None:
     telemetry = setup("runner", settings.otlp_endpoint, log_level=settings.log_level)
     if settings.metrics_port:
         telemetry.metrics.serve(settings.metrics_port)
-    async with parts(settings, telemetry) as made, lending(settings):
+    async with lending(settings) as pool, parts(settings, telemetry, pool) as made:
         look_seldom()
         await run(made, stop)
     telemetry.shutdown()

@@ -10,18 +10,23 @@ import aiohttp
 
 from services.runner.attempt import UPLOADS
 from services.runner.incarnation import Parts
+from services.runner.lending.health import Nurse
 from services.runner.metrics import Metrics
 from services.runner.settings import RunnerSettings
 from tiltyard.objects import open_store
 from tiltyard.objects.crew import Crew
 from tiltyard.queue import open_publisher
+from tiltyard.sandbox import WarmPool
 from tiltyard.store.database import AsyncUnitOfWork
 from tiltyard.telemetry.setup import Telemetry
 
 
 @asynccontextmanager
-async def parts(settings: RunnerSettings, telemetry: Telemetry) -> AsyncIterator[Parts]:
-    """The adapters of one process."""
+async def parts(
+    settings: RunnerSettings, telemetry: Telemetry, pool: WarmPool | None
+) -> AsyncIterator[Parts]:
+    """The adapters of one process. `pool`: the sandboxes that it lends."""
+    metrics = Metrics(telemetry.metrics)
     work = AsyncUnitOfWork(settings.database_url, application="tiltyard-runner", connections=4)
     pulse = AsyncUnitOfWork(settings.database_url, application="tiltyard-runner-heartbeat", connections=1)
     # No total timeout: an episode bounds its own time. As many connections as episodes may be under way.
@@ -41,9 +46,10 @@ async def parts(settings: RunnerSettings, telemetry: Telemetry) -> AsyncIterator
                 objects=open_store(settings.objects_url),
                 publisher=publisher,
                 recorder=telemetry.recorder,
-                metrics=Metrics(telemetry.metrics),
+                metrics=metrics,
                 session=session,
                 uploads=uploads,
+                health=Nurse(pool, metrics),
             )
         finally:
             await session.close()

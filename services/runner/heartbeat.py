@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from tiltyard.contracts.http import NodeHealth
 from tiltyard.core.fleet import HEARTBEAT_EVERY
 from tiltyard.store import fleet
 from tiltyard.store.batch import UNAVAILABLE
@@ -35,11 +36,12 @@ class Heartbeat:
         incarnation: str,
         obey: Callable[[Orders], None],
         *,
+        health: Callable[[], NodeHealth | None] = lambda: None,
         clock: Callable[[], float] = since_boot,
         every: float = HEARTBEAT_EVERY.total_seconds(),
     ) -> None:
         self._work, self._incarnation, self._obey = work, incarnation, obey
-        self._clock, self._every = clock, every
+        self._health, self._clock, self._every = health, clock, every
         self._heard = clock()
         self.may_act = asyncio.Event()
         self.may_act.set()
@@ -55,7 +57,7 @@ class Heartbeat:
         """One beat, and what follows from it."""
         try:
             async with asyncio.timeout(BEAT_TIMEOUT):
-                orders = await self._work.run(fleet.heartbeat, self._incarnation)
+                orders = await self._work.run(fleet.heartbeat, self._incarnation, self._health())
         except (*UNAVAILABLE, TimeoutError) as error:
             self._judge_silence(error)
             return

@@ -5,7 +5,7 @@ hears of it; on the way out what cannot end in time goes back to the queue.
 Does not: count slots: a grant is only given into a free one (`core.placement`)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -19,6 +19,7 @@ from services.runner.heartbeat import Heartbeat
 from services.runner.metrics import Metrics
 from services.runner.policy import Policy
 from services.runner.settings import RunnerSettings
+from tiltyard.contracts.http import NodeHealth
 from tiltyard.contracts.messages import DISPATCH, runner_topic
 from tiltyard.objects import ObjectStore
 from tiltyard.objects.crew import Crew
@@ -56,6 +57,8 @@ class Parts:
     metrics: Metrics
     session: aiohttp.ClientSession
     uploads: Crew
+    health: Callable[[], NodeHealth | None]
+    """Of its sandboxes; None: it has none."""
 
 
 class Incarnation:
@@ -64,7 +67,7 @@ class Incarnation:
     def __init__(self, parts: Parts) -> None:
         self.id = new_id()
         self._parts = parts
-        self._heartbeat = Heartbeat(parts.pulse, self.id, self._obey)
+        self._heartbeat = Heartbeat(parts.pulse, self.id, self._obey, health=parts.health)
         self._aboard: dict[Key, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
         self._stopping: set[Key] = set()

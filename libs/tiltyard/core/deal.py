@@ -209,7 +209,7 @@ class Deal:
         return self._capped(queue) or self._why_unplaced(queue.head)
 
     def _why_unplaced(self, item: Waiting) -> Refusal:
-        if all(r.draining for r in self._pool.runners):
+        if all(r.closed for r in self._pool.runners):
             return Refusal.NO_RUNNER
         return Refusal.FULL if self._placement.could_ever(item.demand) else Refusal.TOO_LARGE
 

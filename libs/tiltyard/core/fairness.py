@@ -116,7 +116,7 @@ class Pool:
     @property
     def lendable(self) -> int:
         """Slots that runs below the highest class may hold together."""
-        return sum(r.used.slots if r.draining else r.capacity.slots for r in self.runners) - self.headroom
+        return sum(r.used.slots if r.closed else r.capacity.slots for r in self.runners) - self.headroom
 
     @property
     def lent(self) -> int:

@@ -32,15 +32,22 @@ class Runner:
     used: Capacity = NOTHING
     """What those take."""
     draining: bool = False
+    ill: bool = False
+    """Whether its machine makes no sandboxes now: it gets nothing until it does."""
     lonely: bool = False
     """Whether a rollout is aboard that must be alone: it gets nothing beside it."""
     yields_to: int = LOWEST
     """While rollouts aboard yield to work of this rank, what gets free goes to no lower one."""
 
     @property
+    def closed(self) -> bool:
+        """Whether nothing is granted to it, however much it has free."""
+        return self.draining or self.ill
+
+    @property
     def room(self) -> Capacity:
         """What may be granted to it now."""
-        return NOTHING if self.draining or self.lonely else self.capacity - self.used
+        return NOTHING if self.closed or self.lonely else self.capacity - self.used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

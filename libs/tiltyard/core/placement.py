@@ -15,7 +15,7 @@ class Placement:
     """The free capacity of one pool, as it is given away during one turn."""
 
     def __init__(self, runners: Iterable[Runner]) -> None:
-        open_runners = [r for r in runners if not r.draining]
+        open_runners = [r for r in runners if not r.closed]
         self._runner = {r.incarnation: r for r in open_runners}
         self._free = {r.incarnation: r.room for r in open_runners}
         self._empty = {r.incarnation for r in open_runners if not r.aboard}

@@ -98,7 +98,7 @@ class _Turn:
 
     def __init__(self, pool: Pool, crew: Crew, now: datetime) -> None:
         self._pool, self._crew, self._now = pool, crew, now
-        self._runners = {r.incarnation: r for r in pool.runners if not r.draining and not r.lonely}
+        self._runners = {r.incarnation: r for r in pool.runners if not r.closed and not r.lonely}
         self._kept_for = {name: r.yields_to for name, r in self._runners.items()}
         self._room = {name: r.room for name, r in self._runners.items()}
         self._usage = {t.id: t.usage for t in pool.tenants.values()}

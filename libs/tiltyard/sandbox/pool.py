@@ -183,8 +183,13 @@ class WarmPool:
             destroyed=destroyed,
             failed=failed,
             restarts=supply.restarts,
-            drifted=supply.drifted + self._watch.quarantined,
+            drifted=self.drifted,
         )
+
+    @property
+    def drifted(self) -> int:
+        """Boxes that were found not to be pristine, by a reset or by the canary, and were destroyed."""
+        return self._watch.quarantined + (self._supply.drifted if self._supply else 0)
 
     def health(self) -> PoolHealth:
         """Whether boxes are lent and if not why, as the last look saw it."""

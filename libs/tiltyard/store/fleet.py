@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
+from tiltyard.contracts.http import NodeHealth
 from tiltyard.core.capacity import Capacity
 from tiltyard.core.fleet import LOWEST, SILENT_AFTER, AfterLoss, GiveUp, Runner, after_loss
 from tiltyard.core.outcome import Charge, Outcome
@@ -105,14 +106,15 @@ class Orders:
     """Rollouts that were lately taken from it: what still runs of them dies."""
 
 
-def heartbeat(session: Session, incarnation: str) -> Orders | None:
-    """Say "alive"; None when the incarnation has been given up: kill everything and join anew."""
+def heartbeat(session: Session, incarnation: str, health: NodeHealth | None = None) -> Orders | None:
+    """Say "alive", and how well the sandboxes are; None when the incarnation has been given up: kill
+    everything and join anew."""
     row = session.execute(
         text(
-            "UPDATE runners SET last_heartbeat = clock_timestamp() WHERE incarnation = :me AND alive"
-            " RETURNING draining"
+            "UPDATE runners SET last_heartbeat = clock_timestamp(), health = CAST(:health AS jsonb)"
+            " WHERE incarnation = :me AND alive RETURNING draining"
         ),
-        {"me": incarnation},
+        {"me": incarnation, "health": health.model_dump_json() if health else None},
     ).one_or_none()
     if row is None:
         return None
@@ -145,6 +147,7 @@ def leave(session: Session, incarnation: str) -> None:
 
 _ALIVE = """
 SELECT n.incarnation, n.pool, n.last_heartbeat, n.slots, n.cpu, n.memory_mb, n.gpu, n.draining,
+    coalesce(n.health->>'state' = 'open', false) AS ill,
     count(r.id) AS aboard, coalesce(bool_or(r.alone), false) AS lonely,
     coalesce(sum(r.slots), 0)::bigint AS used_slots, coalesce(sum(r.cpu), 0)::float8 AS used_cpu,
     coalesce(sum(r.memory_mb), 0)::bigint AS used_memory_mb, coalesce(sum(r.gpu), 0)::bigint AS used_gpu,
@@ -168,6 +171,7 @@ def alive(session: Session) -> list[Runner]:
             aboard=r.aboard,
             used=Capacity(slots=r.used_slots, cpu=r.used_cpu, memory_mb=r.used_memory_mb, gpu=r.used_gpu),
             draining=r.draining,
+            ill=r.ill,
             lonely=r.lonely,
             yields_to=LOWEST if r.yields_to is None else r.yields_to,
         )

@@ -101,12 +101,12 @@ def refuse(error: Exception) -> Refusal | None:
 
 
 @contextlib.asynccontextmanager
-async def lending(settings: RunnerSettings) -> AsyncIterator[None]:
-    """Lend sandboxes while the block runs, when settings name a port.
+async def lending(settings: RunnerSettings) -> AsyncIterator[WarmPool | None]:
+    """Lend sandboxes while the block runs, when settings name a port; the pool that they are from.
 
     Raises PortInUse, BadToken, SandboxUnavailable."""
     if settings.sandbox_port is None:
-        yield
+        yield None
         return
     assert settings.token_file is not None, "settings check it"
     token = read_token(settings.token_file)
@@ -116,7 +116,7 @@ async def lending(settings: RunnerSettings) -> AsyncIterator[None]:
             app = create_app(lender, token, hosts=settings.allowed_hosts)
             log.info("runner.lends", address=listening.getsockname(), size=settings.sandboxes)
             async with _served(app, listening), _swept(lender):
-                yield
+                yield pool
 
 
 def _listen(host: str, port: int) -> socket.socket:

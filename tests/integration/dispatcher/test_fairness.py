@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Literal
 
 import pytest
 from sqlalchemy import text
@@ -10,7 +11,7 @@ from sqlalchemy import text
 from services.dispatcher.loop import Loop
 from tests.integration.dispatcher.conftest import SHARES, Share
 from tests.integration.store.world import World
-from tiltyard.contracts.http import ImageLimits, PoolLimits
+from tiltyard.contracts.http import ImageLimits, NodeHealth, PoolLimits
 from tiltyard.core.capacity import Capacity
 from tiltyard.core.ledger import reconcile
 from tiltyard.store import fleet, ledger, limits
@@ -215,6 +216,21 @@ def test_a_drained_node_finishes_what_it_has_and_gets_nothing_more(world: World,
         fleet.drain(session, "n1", draining=False)
     loop.turn()
     assert world.states(ids[1:]).count("GRANTED") == 2
+
+
+def test_a_node_whose_sandboxes_are_ill_gets_nothing_until_they_are_well(world: World, loop: Loop) -> None:
+    run, me = world.train(groups_per_step=4, group_size=2), world.join(node="n1", slots=2)
+    ids = world.group(run, 4)
+
+    def beat(state: Literal["open", "half_open", "closed"]) -> None:
+        with world.work() as session:
+            assert fleet.heartbeat(session, me, NodeHealth(state=state, reason="6 of 6 failed")) is not None
+        loop.turn()
+
+    beat("open")
+    assert world.states(ids) == ["QUEUED"] * 4
+    beat("half_open")
+    assert world.states(ids).count("GRANTED") == 2
 
 
 def test_draining_a_node_that_nobody_is_on_says_so(world: World) -> None:

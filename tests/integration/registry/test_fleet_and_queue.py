@@ -4,6 +4,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
+from services.cli.fleet import _sandboxes, _state
+from tiltyard.contracts.document import parse
+from tiltyard.contracts.http import NodeHealth, RunnerView
 from tiltyard.store import fleet
 from tiltyard.store.database import UnitOfWork
 from tiltyard.testing.rows import Rows
@@ -22,7 +25,7 @@ def test_the_queue_says_who_waits_for_what(api: TestClient, rows: Rows, work: Un
     view = api.get("/v1/queue").json()
     (entry,) = view["runs"]
     assert (entry["run_id"], entry["queued"], entry["aboard"]) == (seeded.run_id, 3, 0)
-    nobody = "pool 'default' has no runner that takes work: start one, or end its draining"
+    nobody = "pool 'default' has no runner that takes work: start one, end its draining, or see its health"
     assert entry["waits_for"] == nobody
     assert entry["oldest_wait_seconds"] >= 0
     assert view["pools"][0]["desired_runners"] == 1
@@ -55,6 +58,18 @@ def test_a_node_is_drained_and_taken_back(api: TestClient, work: UnitOfWork) -> 
     nobody = api.post("/v1/fleet/n9/drain", json={})
     assert nobody.status_code == 404
     assert "no living runner is on node 'n9'; `tiltyard fleet show`" in nobody.json()["detail"]
+
+
+def test_the_fleet_shows_what_its_sandboxes_told(api: TestClient, work: UnitOfWork) -> None:
+    _join(work)
+    assert api.get("/v1/fleet").json()["items"][0]["health"] is None
+    told = NodeHealth(state="open", reason="memory pressure 81 %", pressure={"memory": 81.0}, drifted=2)
+    with work() as session:
+        fleet.heartbeat(session, "n1-1", told)
+    (runner,) = api.get("/v1/fleet").json()["items"]
+    assert parse(NodeHealth, runner["health"], what="health") == told
+    assert _state(parse(RunnerView, runner, what="runner")) == "ill"
+    assert _sandboxes(told) == "memory pressure 81 %; 2 drifted"
 
 
 def test_a_runs_priority_is_changed_while_it_lives(api: TestClient, rows: Rows) -> None:

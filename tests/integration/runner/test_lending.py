@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,10 @@ from tests.integration.evaluator.outside import METADATA, NET, Outside
 from tests.integration.runner.conftest import Yard
 from tiltyard.client.errors import ApiError
 from tiltyard.client.sandboxes import SandboxClient
+from tiltyard.contracts.http import NodeHealth
 from tiltyard.contracts.network import NetworkAccess, NetworkShape
+from tiltyard.store.database import UnitOfWork
+from tiltyard.store.views import rollouts as views
 from tiltyard.testing.processes import Processes, free_port
 from tiltyard.testing.servers import Postgres
 
@@ -28,6 +31,7 @@ class Desk:
 
     url: str
     processes: Processes
+    database_url: str
 
     def client(self, token: str = TOKEN) -> SandboxClient:
         return SandboxClient(self.url, token)
@@ -66,7 +70,9 @@ def desk(
     }
     with Processes(folder, **settings) as processes:
         runner = processes.start("services.runner")
-        desk = Desk(url=f"http://127.0.0.1:{port}", processes=processes)
+        desk = Desk(
+            url=f"http://127.0.0.1:{port}", processes=processes, database_url=settings["database_url"]
+        )
         processes.until(desk.answers, "the runner lends")
         yield desk
         assert runner.terminate() == 0, runner.log
@@ -233,6 +239,20 @@ def test_a_runner_without_a_token_lends_nothing(yard: Yard, settings: dict[str, 
     yard.processes.until(lambda: runner.process.poll() is not None, "it ends")
     assert runner.process.returncode == 1
     assert told in runner.log
+
+
+def test_its_heartbeat_tells_how_well_its_sandboxes_are(desk: Desk) -> None:
+    with closing(UnitOfWork(desk.database_url)) as work:
+
+        def told() -> NodeHealth | None:
+            with work() as session:
+                (runner,) = views.fleet(session)
+            return runner.health
+
+        desk.processes.until(lambda: told() is not None, "a heartbeat tells")
+        health = told()
+    assert health is not None
+    assert (health.state, health.reason, health.drifted) == ("closed", "", 0)
 
 
 def test_its_openapi_document_says_what_each_request_takes(desk: Desk) -> None:

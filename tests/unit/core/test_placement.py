@@ -30,6 +30,7 @@ runners = st.lists(
         used=amounts,
         aboard=st.integers(0, 2),
         draining=st.booleans(),
+        ill=st.booleans(),
         lonely=st.booleans(),
     ),
     max_size=6,

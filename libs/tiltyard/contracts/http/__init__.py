@@ -7,6 +7,7 @@ from .answer import Health, Page, Problem
 from .fleet import (
     DrainOrder,
     ImageLimits,
+    NodeHealth,
     PoolLimits,
     PoolView,
     PriorityOrder,
@@ -50,6 +51,7 @@ __all__ = [
     "ImageLimits",
     "Latency",
     "LedgerView",
+    "NodeHealth",
     "Page",
     "PolicyView",
     "PoolLimits",

@@ -8,6 +8,21 @@ from pydantic import Field
 from tiltyard.contracts.document import Document
 
 
+class NodeHealth(Document):
+    """How well a runner's machine makes sandboxes; see `tiltyard.sandbox.PoolHealth`."""
+
+    state: Literal["closed", "open", "half_open"]
+    """Of the breaker. While it is open nothing is granted to the runner."""
+    reason: str = ""
+    """Why it is not closed."""
+    pressure: dict[str, float] = Field(default_factory=dict)
+    """Percent of the last ten seconds in which work stood still for a resource."""
+    drifted: int = 0
+    """Sandboxes that were found not to be pristine, and were destroyed."""
+    failed: int = 0
+    """Sandboxes that could not be made, or whose commands the platform failed, in the last half minute."""
+
+
 class RunnerView(Document):
     incarnation: str
     node: str
@@ -24,6 +39,8 @@ class RunnerView(Document):
     used_memory_mb: int = 0
     used_gpu: int = 0
     draining: bool
+    health: NodeHealth | None = None
+    """None: it has no sandboxes of its own."""
     version: str
     last_heartbeat: datetime
 

@@ -32,6 +32,8 @@ class RunnerRow(Base):
     last_heartbeat: Mapped[datetime] = mapped_column(server_default=NOW)
     ended_at: Mapped[datetime | None]
     reason: Mapped[str] = mapped_column(server_default="")
+    health: Mapped[dict[str, Any] | None]
+    """Of its sandboxes, a `NodeHealth`, as its last heartbeat told; None: it has none."""
 
 
 class PoolRow(Base):

@@ -28,7 +28,8 @@ SELECT r.run_id, min(run.name) AS name, count(*) AS queued, min(r.queued_at) AS 
 FROM rollouts r JOIN runs run ON run.id = r.run_id WHERE r.state = 'QUEUED' GROUP BY r.run_id
 """
 REASONS = {
-    Refusal.NO_RUNNER: "pool {pool!r} has no runner that takes work: start one, or end its draining",
+    Refusal.NO_RUNNER: "pool {pool!r} has no runner that takes work: start one, end its draining, or see its"
+    " health",
     Refusal.TOO_LARGE: "no living runner of pool {pool!r} is large enough: {lacking}",
     Refusal.RUN_CAP: "the run has {aboard} aboard, and rollouts.max_running is {cap}",
     Refusal.TENANT_CAP: "the tenant has as many aboard as it may",

@@ -146,7 +146,7 @@ def fleet(session: Session, *, everyone: bool = False, limit: int = 500) -> tupl
     rows = session.execute(
         text(
             "SELECT n.incarnation, n.node, n.pool, n.alive, n.slots, n.cpu, n.memory_mb, n.gpu, n.draining,"
-            " n.version, n.last_heartbeat, held.* FROM runners n CROSS JOIN LATERAL ("
+            " n.health, n.version, n.last_heartbeat, held.* FROM runners n CROSS JOIN LATERAL ("
             " SELECT count(*) AS aboard, coalesce(sum(r.slots), 0)::bigint AS used_slots,"
             "  coalesce(sum(r.cpu), 0)::float8 AS used_cpu,"
             "  coalesce(sum(r.memory_mb), 0)::bigint AS used_memory_mb,"
