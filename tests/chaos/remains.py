@@ -16,7 +16,6 @@ from typing import IO
 from tiltyard.sandbox import Limits
 
 LIMITS = Limits(memory_mb=64, pids=32, disk_mb=8)
-HIERARCHIES = [Path("/sys/fs/cgroup/tiltyard"), *Path("/sys/fs/cgroup").glob("*/tiltyard")]
 
 OWNER = """
 import asyncio, sys
@@ -47,6 +46,22 @@ async def main():
 asyncio.run(main())
 """
 
+PAUSER = """
+import asyncio
+from tiltyard.sandbox import Limits, WarmPool
+CODE = "import os\\nprint(1, flush=True)\\nwhile 1:\\n  if not os.fork(): os._exit(0)\\n  os.wait()"
+async def main():
+    async with WarmPool(size=3, limits=Limits(memory_mb=64, pids=64, disk_mb=8)) as pool:
+        async with pool.acquire_many(3) as boxes:
+            for box in boxes:
+                await (await box.start(["python3", "-I", "-S", "-c", CODE])).more()
+                await box.pause()
+            print(*(box.id.split("-")[1] for box in boxes), flush=True)
+            await asyncio.sleep(1e6)
+asyncio.run(main())
+"""
+"""Three paused boxes, each stopped in the middle of a storm of forks."""
+
 
 def uids(cell: int) -> tuple[int, int]:
     return 1_900_000_000 + 2 * cell, 1_900_000_000 + 2 * cell + 1
@@ -75,7 +90,8 @@ def held_namespaces() -> set[str]:
 
 
 def cgroups(cells: list[int]) -> list[Path]:
-    return [folder / f"c{cell}" for folder in HIERARCHIES for cell in cells if (folder / f"c{cell}").exists()]
+    hierarchies = [Path("/sys/fs/cgroup/tiltyard"), *Path("/sys/fs/cgroup").glob("*/tiltyard")]
+    return [folder / f"c{cell}" for folder in hierarchies for cell in cells if (folder / f"c{cell}").exists()]
 
 
 def host_mounts() -> str:
@@ -119,8 +135,8 @@ def hold_when_free(registry: IO[bytes], cells: list[int]) -> threading.Thread:
 class Owner:
     """A process that holds three busy boxes. `helpers`: a folder of others than the current ones."""
 
-    def __init__(self, *helpers: Path) -> None:
-        command = [sys.executable, "-c", OWNER, *map(str, helpers)]
+    def __init__(self, *helpers: Path, script: str = OWNER) -> None:
+        command = [sys.executable, "-c", script, *map(str, helpers)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.cells = [int(word) for word in self.process.stdout.readline().split()]

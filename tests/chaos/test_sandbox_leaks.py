@@ -17,6 +17,7 @@ import pytest
 from tests.chaos.remains import (
     LIMITS,
     OWNER,
+    PAUSER,
     Owner,
     cgroups,
     children,
@@ -70,6 +71,19 @@ def test_boxes_die_when_owner_and_host_are_killed_and_the_next_start_sweeps() ->
         eventually(lambda: not any(map(exists, owner.warm)), "a warm interpreter was left")
         assert cgroups(owner.cells), "nothing was left to sweep, so this test proves nothing"
 
+    asyncio.run(next_start())
+    assert not cgroups(owner.cells)
+    assert not owner.namespaces & held_namespaces()
+
+
+def test_paused_boxes_leave_nothing_when_owner_and_host_are_killed() -> None:
+    """Frozen processes hear no signal but SIGKILL; their PID 1 is not frozen, and its leash ends."""
+    owner = Owner(script=PAUSER)
+    assert len(owner.payload) >= 2 * 3
+    os.kill(owner.host, signal.SIGSTOP)
+    owner.bury()
+    os.kill(owner.host, signal.SIGKILL)
+    eventually(lambda: not processes(owner.cells), "paused processes outlived tilt-host")
     asyncio.run(next_start())
     assert not cgroups(owner.cells)
     assert not owner.namespaces & held_namespaces()

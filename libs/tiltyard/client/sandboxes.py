@@ -108,6 +108,15 @@ class BorrowedSandbox:
         answer = self._transport.request("GET", f"{self._path}/connections")
         return parse(ConnectionPage, answer.json(), what="answer of connections").items
 
+    def pause(self) -> None:
+        """Stop what runs in it where it is; until `resume` commands and files are refused (409). Its lease
+        goes on: renew it."""
+        self._transport.request("POST", f"{self._path}/pause")
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._transport.request("POST", f"{self._path}/resume")
+
     def renew(self, lease_seconds: float) -> None:
         body = Renewal(lease_seconds=lease_seconds).model_dump_json().encode()
         self._transport.request("POST", f"{self._path}/lease", body=body)

@@ -53,6 +53,8 @@ class LentSandbox(Document):
     """Until it is destroyed if nobody asks for it; each request starts the lease anew."""
     network: NetworkDemand = NONE
     """What it may reach."""
+    paused: bool = False
+    """Whether it stands still: commands and files are refused (409) until it is resumed."""
 
 
 class SandboxPage(Document):

@@ -24,6 +24,7 @@ from .errors import (
     SandboxBusy,
     SandboxError,
     SandboxGone,
+    SandboxPaused,
     SandboxUnavailable,
 )
 from .health import Canary, PoolHealth
@@ -73,6 +74,7 @@ __all__ = [
     "SandboxBusy",
     "SandboxError",
     "SandboxGone",
+    "SandboxPaused",
     "SandboxUnavailable",
     "Shape",
     "Snapshot",

@@ -91,6 +91,11 @@ class Box(Protocol):
         """Seconds that making it took, until it could take its first command."""
         ...
 
+    @property
+    def paused(self) -> bool:
+        """Whether it stands still; whatever but `resume` and `reset` is asked then raises SandboxPaused."""
+        ...
+
     environment: Mapping[str, str]
     """Added to that of each command; a command's own `env` stands above it."""
 
@@ -213,6 +218,17 @@ class Box(Protocol):
 
     async def survey(self) -> str:
         """Everything that a pristine box would show too: mounts, sockets, IPC, files, processes."""
+        ...
+
+    async def pause(self) -> None:
+        """Stops its background commands where they are; no clock of theirs runs on. Idempotent.
+
+        Memory and files stay as they are. Raises SandboxBusy while a command of `exec` runs,
+        CapabilityRefused, SandboxGone, SandboxUnavailable."""
+        ...
+
+    async def resume(self) -> None:
+        """They go on. Idempotent. Raises SandboxGone, SandboxUnavailable."""
         ...
 
     async def reset(self) -> None:

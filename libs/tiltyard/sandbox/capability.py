@@ -42,6 +42,8 @@ class Demand(StrEnum):
     """sockets into a box (`connect`, `expose`, `listen`), and so a network through our proxy"""
     snapshots = "snapshots"
     """`snapshot` and `restore`"""
+    pause = "pause"
+    """`pause` and `resume`"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,15 @@ Does not: replace the tests. This is what an operator runs on a new machine."""
 
 # ruff: noqa: E501  (programs read better unbroken)
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import CapabilityRefused
+from .backend import Box
+from .errors import CapabilityRefused, SandboxError
 from .limits import Limits
 from .pool import WarmPool
+from .resting import refuses, stands_still
 from .result import ExecOutcome
 
 LIMITS = Limits(memory_mb=128, pids=24, disk_mb=16, inodes=1024)
@@ -32,6 +34,8 @@ class Law:
     """the command, where it is not the program"""
     code: int | None = None
     """its exit code; None: not looked at"""
+    play: Callable[[Box], Awaitable[str]] | None = None
+    """instead of one command: what is wrong, empty when nothing is"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +240,8 @@ LAWS = (
         program="import threading as t; x = [t.Thread(target=print, args=('in',)) for _ in range(2)]; [y.start() for y in x]; [y.join() for y in x]",
         says=b"in\nin\n",
     ),
+    Law(name="a paused box refuses commands, and goes on with its files", play=refuses),
+    Law(name="what is paused stands still, and goes on", play=stands_still),
 )
 
 
@@ -243,6 +249,9 @@ async def conform(pool: WarmPool) -> AsyncIterator[Finding]:
     """Tries every law, each in a fresh box of a pool with `LIMITS`."""
     for law in LAWS:
         async with pool.acquire() as box:
+            if law.play is not None:
+                yield await _played(law.name, law.play, box)
+                continue
             argv = list(law.argv) or ["python3", "-I", "-S", "law.py"]
             files = {"law.py": law.program, **law.options.get("files", {})}
             options = {name: value for name, value in law.options.items() if name != "files"}
@@ -255,3 +264,12 @@ async def conform(pool: WarmPool) -> AsyncIterator[Finding]:
         holds = holds and law.code in (None, result.exit_code)
         said = result.stdout[:80] if result.ok else (result.detail or result.stderr[-200:])
         yield Finding(law=law.name, holds=holds, detail=f"{result.outcome}: {said!r}")
+
+
+async def _played(name: str, play: Callable[[Box], Awaitable[str]], box: Box) -> Finding:
+    try:
+        wrong = await play(box)
+    except SandboxError as error:
+        refused = "refused: " if isinstance(error, CapabilityRefused) else ""
+        wrong = f"{refused}{error}"
+    return Finding(law=name, holds=not wrong, detail=wrong or "as it must")

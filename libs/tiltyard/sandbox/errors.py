@@ -25,6 +25,10 @@ class SandboxBusy(SandboxError):
     """No box became free in time, or the box already runs a command."""
 
 
+class SandboxPaused(SandboxError):
+    """The box is paused: nothing can be asked of it until it is resumed, reset or given back."""
+
+
 class SandboxGone(SandboxError):
     """The box was released, spoiled by a cancelled command, or died."""
 

@@ -105,6 +105,22 @@ async def renew(name: str, request: Request, lender: Lending) -> LentSandbox:
     return _view(lender, lease)
 
 
+@router.post("/{name}/pause")
+async def pause(name: str, lender: Lending) -> LentSandbox:
+    """Stop what runs in it where it is; its lease goes on. Repeating changes nothing."""
+    with lender.using(name) as lease:
+        await _alive(lender, lease, lease.box.pause())
+    return _view(lender, lease)
+
+
+@router.post("/{name}/resume")
+async def resume(name: str, lender: Lending) -> LentSandbox:
+    """Let it go on. Repeating changes nothing."""
+    with lender.using(name) as lease:
+        await _alive(lender, lease, lease.box.resume())
+    return _view(lender, lease)
+
+
 @router.delete("/{name}", status_code=204)
 async def release(name: str, lender: Lending) -> None:
     """Destroy a sandbox; repeating it changes nothing."""
@@ -223,6 +239,7 @@ def _view(lender: Lender, lease: Lease) -> LentSandbox:
         lease_seconds=lease.seconds,
         expires_in_seconds=lender.left(lease),
         network=lease.network,
+        paused=lease.box.paused,
     )
 
 

@@ -24,6 +24,7 @@ from tiltyard.sandbox import (
     SandboxBusy,
     SandboxError,
     SandboxGone,
+    SandboxPaused,
     SandboxUnavailable,
     WarmPool,
 )
@@ -84,6 +85,8 @@ def refuse(error: Exception) -> Refusal | None:
             return Refusal(404, str(error))
         case LeaseEnded() | SandboxGone():
             return Refusal(410, str(error))
+        case SandboxPaused():
+            return Refusal(409, "it is paused: POST …/resume first")
         case SandboxBusy():
             return Refusal(409, str(error))
         case NetworkRefused():

@@ -198,6 +198,24 @@ def test_a_stream_that_nobody_reads_any_more_ends_the_sandbox(desk: Desk) -> Non
         )
 
 
+def test_a_paused_sandbox_refuses_commands_until_it_is_resumed(desk: Desk) -> None:
+    with desk.client() as runner:
+        with runner.borrow() as box:
+            box.write("kept", b"1")
+            box.pause()
+            box.pause()
+            assert desk.ask("GET", f"/v1/sandboxes/{box.lent.id}").json()["paused"]
+            for call in (lambda: box.exec(["true"]), lambda: box.read("kept")):
+                with pytest.raises(ApiError, match="paused: POST …/resume first") as refused:
+                    call()
+                assert refused.value.problem.status == 409
+            box.renew(30)
+            box.resume()
+            assert box.exec(["cat", "kept"]).stdout == "1"
+            box.pause()
+        assert desk.ask("GET", "/v1/sandboxes").json()["items"] == []
+
+
 def test_a_borrowed_sandbox_reaches_what_its_order_names_and_the_runner_allows(
     desk: Desk, outside: Outside
 ) -> None:

@@ -5,13 +5,22 @@ import errno
 import os
 import signal
 import socket
+import time
 from typing import Any
 
 import pytest
 
 from tests.integration.sandbox_docker.conftest import DockerLab
 from tests.integration.sandbox_docker.dockerd import IMAGE
-from tiltyard.sandbox import DockerBackend, ExecOutcome, FileFault, InvalidExec, SandboxGone, WarmPool
+from tiltyard.sandbox import (
+    DockerBackend,
+    ExecOutcome,
+    FileFault,
+    InvalidExec,
+    SandboxGone,
+    SandboxPaused,
+    WarmPool,
+)
 from tiltyard.sandbox.conformance import LIMITS
 from tiltyard.sandbox.docker.box import DockerBox
 
@@ -37,6 +46,39 @@ def test_its_container_has_no_right_and_no_way_out(lab: DockerLab) -> None:
     assert host["SecurityOpt"] == ["no-new-privileges"]
     assert found["Config"]["Labels"]["tiltyard.owner"].startswith(f"{os.getpid()}-")
     assert all(mount["RW"] is False for mount in found["Mounts"])
+
+
+def test_a_paused_container_stands_still_goes_on_and_can_be_given_back(lab: DockerLab) -> None:
+    async def rest(box: DockerBox) -> str:
+        counting = await box.start(["sh", "-c", "while true; do echo x; sleep 0.01; done"], idle_seconds=60)
+        await counting.more()
+        await box.pause()
+        assert _inspect(lab, box)["State"]["Paused"]
+        await asyncio.sleep(0.2)
+        seen = counting.output().end
+        await asyncio.sleep(0.3)
+        assert counting.output().end == seen
+        with pytest.raises(SandboxPaused, match="resume"):
+            await box.exec(["true"])
+        await box.resume()
+        assert (await counting.more(offset=seen)).data
+        assert (await box.exec(["true"])).ok
+        await box.pause()
+        await box.reset()
+        assert (await box.exec(["true"])).ok
+        await box.pause()
+        return box.container.id
+
+    paused = lab.with_box(rest)
+    client = lab.daemon.client()
+    try:
+        for _ in range(600):
+            if not client.containers(all=True, filters={"id": paused}):
+                break
+            time.sleep(0.05)
+        assert not client.containers(all=True, filters={"id": paused})
+    finally:
+        client.close()
 
 
 def test_its_payload_has_no_capability(lab: DockerLab) -> None:

@@ -17,6 +17,7 @@ _LAWS_RUNSC_CANNOT_KEEP = {
     "forks end at the limit",
     "inodes end at the limit",
     "a command on a terminal finds one",
+    "what is paused stands still, and goes on",
 }
 _NOT_ATTACKABLE = {"the owner killed in the middle", "a compile bomb"}
 """Its owner is the check itself; the image has no compiler."""

@@ -44,6 +44,7 @@ class Machine:
     processes: dict[int, asyncio.subprocess.Process] = field(default_factory=dict)
     groups: set[int] = field(default_factory=set)
     streams: list[web.Request] = field(default_factory=list)
+    paused: bool = False
 
 
 class E2B:
@@ -86,6 +87,7 @@ class E2B:
                 web.delete("/sandboxes/{id}", self._kill),
                 web.post("/sandboxes/{id}/timeout", self._timeout),
                 web.post("/sandboxes/{id}/connect", self._connect),
+                web.post("/sandboxes/{id}/pause", self._pause),
                 web.post("/process.Process/Start", self._start),
                 web.post("/process.Process/{name}", self._process),
                 web.post("/filesystem.Filesystem/{name}", self._filesystem),
@@ -116,7 +118,7 @@ class E2B:
     def _machine(self, request: web.Request) -> Machine:
         self._admit(request)
         for ident, machine in tuple(self.machines.items()):
-            if machine.ends < time.time():
+            if machine.ends < time.time() and not machine.paused:
                 self.vanish(ident)
         ident = request.match_info["id"]
         if ident not in self.machines:
@@ -162,7 +164,8 @@ class E2B:
 
     def _detail(self, machine: Machine) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat()
-        return {**machine.document, **self.size, "metadata": machine.metadata, "state": "running",
+        state = "paused" if machine.paused else "running"
+        return {**machine.document, **self.size, "metadata": machine.metadata, "state": state,
                 "startedAt": now, "endAt": now} | {"envdAccessToken": None}  # fmt: skip
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -184,20 +187,31 @@ class E2B:
         self.vanish(self._machine(request).id)
         return web.Response(status=204)
 
+    async def _pause(self, request: web.Request) -> web.Response:
+        machine = self._machine(request)
+        if machine.paused:
+            return web.json_response({"code": 409, "message": "sandbox cannot be paused"}, status=409)
+        machine.paused = True
+        return web.Response(status=204)
+
     async def _timeout(self, request: web.Request) -> web.Response:
+        if self._machine(request).paused:
+            return web.json_response({"code": 404, "message": "sandbox is not running"}, status=404)
         self._machine(request).ends = time.time() + (await request.json())["timeout"]
         return web.Response(status=204)
 
     async def _connect(self, request: web.Request) -> web.Response:
         machine = self._machine(request)
         machine.ends = max(machine.ends, time.time() + (await request.json())["timeout"])
-        return web.json_response(machine.document)
+        resumed, machine.paused = machine.paused, False
+        return web.json_response(machine.document, status=201 if resumed else 200)
 
     # envd, behind the sandbox proxy.
 
     def _inside(self, request: web.Request) -> Machine:
         ident = request.headers.get("E2b-Sandbox-Id", "")
-        if request.headers.get("E2b-Sandbox-Port") != "49983" or ident not in self.machines:
+        known = ident in self.machines and not self.machines[ident].paused
+        if request.headers.get("E2b-Sandbox-Port") != "49983" or not known:
             document = {"sandboxId": ident, "message": "The sandbox was not found", "code": 502}
             raise web.HTTPBadGateway(text=json.dumps(document), content_type="application/json")
         machine = self.machines[ident]

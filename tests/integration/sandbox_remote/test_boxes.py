@@ -19,6 +19,7 @@ from tiltyard.sandbox import (
     Network,
     SandboxBusy,
     SandboxGone,
+    SandboxPaused,
     WarmPool,
 )
 from tiltyard.sandbox.capability import OF_EVERY_BOX, Demand
@@ -218,6 +219,37 @@ def test_calls_that_a_provider_has_nothing_for_are_refused_with_the_reason(abroa
         assert (await box.exec(["true"])).ok
 
     abroad.with_box(work)
+
+
+def test_a_paused_box_is_kept_and_goes_on(e2b: Abroad) -> None:
+    async def work(box: Any) -> None:
+        await box.write("kept", b"1")
+        e2b.there.faults.put("POST /sandboxes/", lost=True)
+        await box.pause()
+        await box.pause()
+        assert [each.paused for each in e2b.there.machines.values() if each.id == box.id] == [True]
+        for call in (lambda: box.exec(["true"]), lambda: box.read("kept")):
+            with pytest.raises(SandboxPaused, match="resume"):
+                await call()
+        await box.resume()
+        await box.resume()
+        assert await box.read("kept") == b"1"
+        await box.pause()
+        await box.reset()
+        assert not box.paused
+        assert (await box.exec(["true"])).ok
+        await box.pause()
+
+    e2b.with_box(work)
+
+
+def test_a_backend_that_cannot_pause_says_so(cluster: Abroad) -> None:
+    async def work(box: Any) -> None:
+        with pytest.raises(CapabilityRefused, match="loses its processes"):
+            await box.pause()
+        assert (await box.exec(["true"])).ok
+
+    cluster.with_box(work)
 
 
 def test_a_network_through_our_proxy_is_refused(abroad: Abroad) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from tiltyard.sandbox.errors import CapabilityRefused, ImageFault, SandboxUnavailable
+from tiltyard.sandbox.errors import CapabilityRefused, ImageFault, SandboxGone, SandboxUnavailable
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -171,6 +171,22 @@ class Daemon:
                         raise
         except NotThere:
             return
+
+    def pause(self, container: str) -> None:
+        """Raises SandboxGone, SandboxUnavailable."""
+        try:
+            with self.speaking("pausing a box"):
+                self.client.pause(container)
+        except NotThere as error:
+            raise SandboxGone(f"container {container[:12]} is gone: acquire another box") from error
+
+    def unpause(self, container: str) -> None:
+        """Raises SandboxGone, SandboxUnavailable."""
+        try:
+            with self.speaking("resuming a box"):
+                self.client.unpause(container)
+        except NotThere as error:
+            raise SandboxGone(f"container {container[:12]} is gone: acquire another box") from error
 
     def state(self, container: str) -> dict[str, Any] | None:
         """What `docker inspect` shows as its State; None: there is no such container.

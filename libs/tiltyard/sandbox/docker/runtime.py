@@ -27,6 +27,7 @@ _RUNC: Mapping[Demand, Capability] = {
     Demand.background: Capability(True, "each supervised by a copy of the box's PID 1"),
     Demand.ports: Capability(True, "opened inside, passed over the box's socket"),
     Demand.snapshots: Capability(True, "a tar of the files"),
+    Demand.pause: Capability(True, "docker pause"),
     Demand.kernel: Capability(False, "boxes share this machine's kernel: use runsc for hostile code"),
 }
 _RUNSC: Mapping[Demand, Capability] = {
@@ -79,6 +80,7 @@ _OF_GVISOR = {
     "inodes end at the limit": Excuse("ok:", _RUNSC[Demand.inodes].detail),
     "every inode": Excuse("ok:", _RUNSC[Demand.inodes].detail),
     "a command on a terminal finds one": Excuse("refused", _RUNSC[Demand.descriptors].detail),
+    "what is paused stands still, and goes on": Excuse("refused", _RUNSC[Demand.background].detail),
     "what /proc tells of the host": Excuse("'cmdline'", "gVisor makes up a kernel's command line of its own"),
     "memory of every kind": _ENDED,
     "killing the supervisor by memory": _ENDED,

@@ -52,7 +52,10 @@ class DockerSupply:
         self._lent: set[DockerBox] = set()
         self._renewals = Renewals(self.take, self.discard)
         self._keeper = Keeper(
-            self._died_of_memory, renew=self._renew, threads=max(1, round(recipe.limits.cpus))
+            self._died_of_memory,
+            renew=self._renew,
+            freeze=self._freeze,
+            threads=max(1, round(recipe.limits.cpus)),
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._alive = self._starting = self._failures = 0
@@ -157,6 +160,13 @@ class DockerSupply:
         self._lent.discard(fresh)
         box.become(fresh)
         self._lent.add(box)
+
+    async def _freeze(self, box: NativeBox, on: bool) -> None:
+        """Its PID 1 stands still with it: what is asked of it meanwhile would wait."""
+        assert isinstance(box, DockerBox)
+        if box not in self._lent:
+            raise SandboxGone(f"box {box.id} is gone: it was released; acquire another")
+        await self._thread(self._daemon.pause if on else self._daemon.unpause, box.container.id)
 
     def _end(self, box: DockerBox) -> None:
         """Lets go of the socket, at which its PID 1 ends, and sees to it that it did."""

@@ -28,6 +28,7 @@ _ABLE: Mapping[Demand, Capability] = {
     Demand.background: Capability(True, "each supervised by a copy of the box's PID 1"),
     Demand.ports: Capability(True, "opened inside, passed over the box's socket"),
     Demand.snapshots: Capability(True, "a tar of the files"),
+    Demand.pause: Capability(True, "the payload is frozen by its cgroup"),
     Demand.kernel: Capability(
         False, "boxes share this machine's kernel: use docker with runsc for hostile code"
     ),

@@ -23,6 +23,7 @@ from .files import BoxFiles
 from .link import InitLink
 from .port import dial, listen
 from .process import NativeProcess
+from .rest import BoxRest, Freeze
 from .terminal import Terminal
 from .verdict import lost, result
 
@@ -37,6 +38,8 @@ class Keeper:
     died_of_memory: Callable[["NativeBox"], Awaitable[bool]]
     renew: Callable[["NativeBox"], Awaitable[None]] | None = None
     """None: its boxes cannot be reset"""
+    freeze: Callable[["NativeBox", bool], Awaitable[None]] | None = None
+    """stops a box's payload, or lets it go on; None: its boxes cannot be paused"""
     threads: int = 0
     """how many CPUs its boxes may use; 0: they are not told"""
 
@@ -57,7 +60,7 @@ class _Heard:
             self.parts[stream].append(chunk)
 
 
-class NativeBox(BoxFiles, BoxSession):
+class NativeBox(BoxFiles, BoxRest, BoxSession):
     """See `tiltyard.sandbox.Box`."""
 
     def __init__(self, cell: int, life: int, fd: int, path: str, keeper: Keeper) -> None:
@@ -84,6 +87,17 @@ class NativeBox(BoxFiles, BoxSession):
         self.close()
         self.made_in = fresh.made_in
         self._live(fresh.cell, fresh.life, fresh._link)
+
+    @property
+    def paused(self) -> bool:
+        return self._link.paused
+
+    def _links(self) -> Sequence[InitLink]:
+        return [self._link, *(each.link for each in self._processes if each.poll() is None)]
+
+    def _freezer(self) -> Freeze | None:
+        freeze = self._keeper.freeze
+        return None if freeze is None else lambda on: freeze(self, on)
 
     def is_alive(self) -> bool:
         """Whether its PID 1 still holds the other end; for a box that nobody has used yet."""

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from tiltyard.sandbox.errors import CapabilityRefused, SandboxBusy, SandboxGone
+from tiltyard.sandbox.errors import CapabilityRefused, SandboxBusy, SandboxGone, SandboxPaused
 
 from . import wire
 from .command import Command
@@ -42,6 +42,8 @@ class InitLink:
         """what errors call the other end"""
         self.gone = ""
         """why nothing can be asked any more; empty while it can"""
+        self.paused = False
+        """whether the box stands still, so that nothing is asked"""
         self.no_descriptors = ""
         """why the other end cannot be given descriptors; empty when it can"""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
@@ -92,9 +94,11 @@ class InitLink:
             self._end = asyncio.get_running_loop().create_future()
             await self._end
 
-    async def ask(self, frame: Callable[[int], bytes], descriptors: Sequence[int] = ()) -> bytes:
-        """The payload of the answer to a request. Raises SandboxGone."""
-        loop = self._listen()
+    async def ask(
+        self, frame: Callable[[int], bytes], descriptors: Sequence[int] = (), *, at_rest: bool = False
+    ) -> bytes:
+        """The payload of the answer to a request. Raises SandboxGone, SandboxPaused unless `at_rest`."""
+        loop = self._listen(at_rest=at_rest)
         self._last_id += 1
         ident = self._last_id
         answer = self._answers[ident] = loop.create_future()
@@ -126,9 +130,11 @@ class InitLink:
         with suppress(OSError):
             self._socket.send(wire.kill_frame(running.ident), socket.MSG_NOSIGNAL)
 
-    def _listen(self) -> asyncio.AbstractEventLoop:
+    def _listen(self, *, at_rest: bool = False) -> asyncio.AbstractEventLoop:
         if self.gone:
             raise SandboxGone(f"{self.name} is gone: {self.gone}; acquire another")
+        if self.paused and not at_rest:
+            raise SandboxPaused(f"{self.name} is paused: `await box.resume()` first")
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._socket.fileno(), self._hear)
@@ -138,7 +144,7 @@ class InitLink:
         """A link that took half a frame is lost."""
         if descriptors and self.no_descriptors:
             raise CapabilityRefused(f"{self.name} cannot be handed descriptors: {self.no_descriptors}")
-        loop = self._listen()
+        loop = self._listen(at_rest=True)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
         async with self._sending:
             sent = 0

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from tiltyard.sandbox.backend import Output, Stream
-from tiltyard.sandbox.errors import InvalidExec, SandboxGone
+from tiltyard.sandbox.errors import InvalidExec, SandboxGone, SandboxPaused
 from tiltyard.sandbox.result import ExecResult
 
 from .link import InitLink, Running
@@ -75,6 +75,11 @@ class NativeProcess:
         self._running = running
         self._task = asyncio.get_running_loop().create_task(self._await_end(running))
 
+    @property
+    def link(self) -> InitLink:
+        """To the branch that serves it."""
+        return self._link
+
     def poll(self) -> ExecResult | None:
         return self._result.result() if self._result.done() else None
 
@@ -132,6 +137,8 @@ class NativeProcess:
         return await asyncio.shield(self._result)
 
     async def kill(self) -> ExecResult:
+        if self._link.paused:
+            raise SandboxPaused(f"{self._link.name} is paused: `await box.resume()` first")
         if self._running is not None:
             self._link.kill(self._running)
         return await self.wait()

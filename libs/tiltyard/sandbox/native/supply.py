@@ -6,6 +6,7 @@ first; when tilt-host dies its boxes die too and a new one is started, at most `
 minute."""
 
 import asyncio
+import errno
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tiltyard.sandbox.backend import Box
-from tiltyard.sandbox.errors import SandboxGone, SandboxUnavailable
+from tiltyard.sandbox.errors import CapabilityRefused, SandboxGone, SandboxUnavailable
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.renewal import Renewals
 
@@ -28,6 +29,7 @@ _MAX_FAILURES = 5
 _MINUTE = 60.0
 _LOST_SECONDS = 1.0
 _RETRY_SECONDS = 0.2
+_FREEZE_SECONDS = 10.0
 
 
 class NativeSupply:
@@ -59,8 +61,12 @@ class NativeSupply:
         self._ready: deque[NativeBox] = deque()
         self._lent: dict[tuple[int, int], NativeBox] = {}
         self._lost: dict[tuple[int, int], asyncio.Future[bool]] = {}
+        self._freezing: dict[tuple[int, int], asyncio.Future[int]] = {}
         self._keeper = Keeper(
-            died_of_memory=self._died_of_memory, renew=self._renew, threads=max(1, round(limits.cpus))
+            died_of_memory=self._died_of_memory,
+            renew=self._renew,
+            freeze=self._freeze,
+            threads=max(1, round(limits.cpus)),
         )
         self._renewals = Renewals[NativeBox](
             self.take, self.discard, give_up=lambda box: self._destroy(box, retire=True)
@@ -115,6 +121,28 @@ class NativeSupply:
         box.become(fresh)
         self._lent[box.cell, box.life] = box
 
+    async def _freeze(self, box: NativeBox, on: bool) -> None:
+        key = box.cell, box.life
+        if key not in self._lent:
+            raise SandboxGone(f"box {box.id} is gone: it was released; acquire another")
+        answer = self._freezing[key] = asyncio.get_running_loop().create_future()
+        doing = f"box {box.id} cannot be {'paused' if on else 'resumed'}"
+        try:
+            if not self._link.ask(wire.freeze_request(*key, on=on)):
+                raise SandboxUnavailable(f"{doing}: tilt-host does not listen; try again, or give it back")
+            async with asyncio.timeout(_FREEZE_SECONDS):
+                error = await answer
+        except TimeoutError as late:
+            raise SandboxUnavailable(f"{doing}: tilt-host did not answer; give it back") from late
+        finally:
+            self._freezing.pop(key, None)
+        if error == errno.ENOTSUP:
+            raise CapabilityRefused(f"{doing}: this host has neither cgroup2 nor the freezer of v1")
+        if error == errno.ESRCH:
+            raise SandboxGone(f"box {box.id} is gone; acquire another")
+        if error:
+            raise SandboxUnavailable(f"{doing}: {os.strerror(error)}; try again, or give it back")
+
     async def counts(self) -> tuple[int, int, int, int]:
         answer: asyncio.Future[wire.HostEvent] = asyncio.get_running_loop().create_future()
         self._counts.append(answer)
@@ -150,6 +178,10 @@ class NativeSupply:
             waiting = self._lost.pop((event.cell, event.life), None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(event.oom > 0)
+        elif event.op == wire.Event.frozen:
+            freezing = self._freezing.get((event.cell, event.life))
+            if freezing is not None and not freezing.done():
+                freezing.set_result(event.error)
         elif event.op == wire.Event.counts:
             for answer in self._counts:
                 if not answer.done():
@@ -190,7 +222,7 @@ class NativeSupply:
         for box in self._ready:
             box.close()
         self._ready.clear()
-        for answer in self._counts:
+        for answer in (*self._counts, *self._freezing.values()):
             answer.cancel()
         self._counts.clear()
         if self._closing:

@@ -43,6 +43,8 @@ class Event(IntEnum):
     """the answer to `stats`"""
     refused = 5
     """a request that makes no sense"""
+    frozen = 6
+    """the answer to `freeze`"""
 
 
 class Say(IntEnum):
@@ -83,6 +85,10 @@ class Ask(IntEnum):
     """serve one more command, over a socket of its own"""
     listen = 12
     """listen on a port inside"""
+    hold = 13
+    """the command's clocks stand still"""
+    go_on = 14
+    """they go on"""
 
 
 class Reason(IntEnum):
@@ -233,6 +239,10 @@ def pool_request(*, size: int, starting: int, limits: Limits, image: str, reuses
 def kill_request(cell: int, life: int, *, retire: bool = False) -> bytes:
     """`retire`: its cell is not used again."""
     return _KILL.pack(2, cell, life, retire)
+
+
+def freeze_request(cell: int, life: int, *, on: bool) -> bytes:
+    return _KILL.pack(4, cell, life, on)
 
 
 STATS_REQUEST = struct.pack("=I", 3)

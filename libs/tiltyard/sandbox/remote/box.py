@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from tiltyard.sandbox.backend import HasFileno, OnOutput, Process
 from tiltyard.sandbox.capability import Capability, Demand, cannot
-from tiltyard.sandbox.errors import InvalidExec, SandboxBusy, SandboxGone
+from tiltyard.sandbox.errors import InvalidExec, SandboxBusy, SandboxGone, SandboxPaused
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.native.command import Command, content
 from tiltyard.sandbox.paths import HOME, Root, locate
@@ -37,7 +37,9 @@ class RemoteBox(BoxSession):
         provider: str,
         able: Mapping[Demand, Capability],
         renew: Callable[["RemoteBox"], Awaitable[None]],
+        hold: Callable[["RemoteBox", bool], Awaitable[None]],
     ) -> None:
+        """`renew` makes it another; `hold` pauses its sandbox, or lets it go on."""
         self.environment: Mapping[str, str] = {}
         self.on_renewed: Callable[[], Awaitable[None]] | None = None
         self.made_in = 0.0
@@ -45,6 +47,7 @@ class RemoteBox(BoxSession):
         self._provider = provider
         self._able = able
         self._renew = renew
+        self._hold = hold
         self._live(key, guest)
 
     def _live(self, key: str, guest: Guest) -> None:
@@ -54,6 +57,7 @@ class RemoteBox(BoxSession):
         self.home = guest.home
         self._gone = ""
         self._running = False
+        self.paused = False
 
     def become(self, fresh: "RemoteBox") -> None:
         """Goes on as a box that nobody has used."""
@@ -194,6 +198,26 @@ class RemoteBox(BoxSession):
     async def restore(self, snapshot: Snapshot) -> None:
         raise cannot(self._provider, self._able, Demand.snapshots)
 
+    async def pause(self) -> None:
+        if not self._able[Demand.pause].enforced:
+            raise cannot(self._provider, self._able, Demand.pause)
+        if self.paused:
+            return
+        self._usable()
+        if self._running:
+            raise SandboxBusy(f"box {self.id} runs a command: await its end, then pause")
+        self.paused = True
+        try:
+            await self._hold(self, True)
+        except BaseException:
+            self.paused = False
+            raise
+
+    async def resume(self) -> None:
+        if self.paused:
+            await self._hold(self, False)
+            self.paused = False
+
     async def reset(self) -> None:
         """Another sandbox takes its place."""
         began = time.monotonic()
@@ -205,6 +229,8 @@ class RemoteBox(BoxSession):
     def _usable(self) -> Guest:
         if self._gone:
             raise SandboxGone(f"box {self.id} is gone: {self._gone}; acquire another")
+        if self.paused:
+            raise SandboxPaused(f"box {self.id} is paused: `await box.resume()` first")
         return self.guest
 
     def _at(self, path: str, *, folder: bool = False) -> str:

@@ -135,6 +135,14 @@ class Fleet(Protocol):
         """It ends by itself `seconds` from now. Raises SandboxGone when it has ended, SandboxUnavailable."""
         ...
 
+    async def pause(self, ident: str) -> None:
+        """Keeps it as it is; asked only where `able` has pause. Raises SandboxGone, SandboxUnavailable."""
+        ...
+
+    async def resume(self, ident: str, seconds: float) -> None:
+        """It goes on, and ends by itself `seconds` from now. Raises SandboxGone, SandboxUnavailable."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -147,7 +147,7 @@ class RemoteSupply:
         self._failures = 0
         self._created += 1
         fleet = self._fleet
-        box = RemoteBox(key, guest, self._limits, fleet.name, fleet.able, self._renew)
+        box = RemoteBox(key, guest, self._limits, fleet.name, fleet.able, self._renew, self._hold)
         box.made_in = time.monotonic() - began
         if self._closing:
             await self._destroy(box)
@@ -200,13 +200,20 @@ class RemoteSupply:
         if box not in self._lent:
             raise SandboxGone(f"box {box.id} is gone: it was released; acquire another")
         self._lent.discard(box)
-        old = RemoteBox(box.key, box.guest, self._limits, self._fleet.name, self._fleet.able, self._renew)
+        fleet = self._fleet
+        old = RemoteBox(box.key, box.guest, self._limits, fleet.name, fleet.able, self._renew, self._hold)
         box.lose("it is being reset")
         self._end(old)
         fresh = await self._fresh()
         self._lent.discard(fresh)
         box.become(fresh)
         self._lent.add(box)
+
+    async def _hold(self, box: RemoteBox, pause: bool) -> None:
+        if pause:
+            await self._fleet.pause(box.guest.id)
+        else:
+            await self._fleet.resume(box.guest.id, self._life)
 
     async def _fresh(self) -> RemoteBox:
         if self._ready:
@@ -226,6 +233,8 @@ class RemoteSupply:
             await asyncio.gather(*(self._keep(box) for box in (*self._ready, *self._lent)))
 
     async def _keep(self, box: RemoteBox) -> None:
+        if box.paused:
+            return  # it does not end while it rests
         try:
             await self._fleet.renew(box.guest.id, self._life)
         except SandboxGone as error:

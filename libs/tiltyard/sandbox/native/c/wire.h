@@ -13,7 +13,7 @@
 enum { TILT_DIGEST = 64, TILT_MAX_FRAME = 16 << 20, TILT_MAX_FDS = 13, TILT_FIRST_FD = 3, TILT_LAST_FD = 15, TILT_REASON = 512 };
 
 /* --- Python -> tilt-host ------------------------------------------------------------------------------- */
-enum tilt_request { TILT_POOL = 1, TILT_KILL = 2, TILT_STATS = 3 };
+enum tilt_request { TILT_POOL = 1, TILT_KILL = 2, TILT_STATS = 3, TILT_FREEZE = 4 };
 
 struct tilt_pool {          /* keep `size` boxes alive, made from one image under one set of limits */
     uint32_t op, size, starting, pids;
@@ -26,6 +26,10 @@ struct tilt_kill {          /* destroy one box; `life` guards against a number t
     uint32_t op, cell, life, retire;             /* retire: the cell is not used again */
 };
 
+struct tilt_freeze {        /* stop a box's payload, or let it go on; answered by TILT_FROZEN */
+    uint32_t op, cell, life, on;
+};
+
 /* --- tilt-host -> Python ------------------------------------------------------------------------------- */
 enum tilt_event_kind {
     TILT_BOX = 1,      /* a ready box; its socket comes with the message */
@@ -33,6 +37,7 @@ enum tilt_event_kind {
     TILT_FAILED = 3,   /* a box could not be made: step, error */
     TILT_COUNTS = 4,   /* answer to TILT_STATS */
     TILT_REFUSED = 5,  /* a request that makes no sense: error */
+    TILT_FROZEN = 6,   /* answer to TILT_FREEZE: error */
 };
 
 struct tilt_event {
@@ -87,6 +92,8 @@ enum tilt_ask {
     ASK_CONNECT = 10,           /* tilt_connect with one descriptor, over which the connected socket is sent */
     ASK_BRANCH = 11,            /* one descriptor: a socket on which a branch of tilt-init serves one more command */
     ASK_LISTEN = 12,            /* as ASK_CONNECT; what is sent is a socket that listens */
+    ASK_HOLD = 13,              /* the command's clocks stand still; EAGAIN while it is being started */
+    ASK_GO_ON = 14,             /* they go on */
 };
 enum tilt_say { SAY_OUTPUT = 1, SAY_EXIT = 2, SAY_DONE = 3 };
 

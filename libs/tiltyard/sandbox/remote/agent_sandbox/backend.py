@@ -29,6 +29,7 @@ _ABLE: Mapping[Demand, Capability] = {
         False, "its process group is killed; what left the group lives on in the box"
     ),
     Demand.counters: Capability(False, "the runtime tells neither CPU time nor memory of a command"),
+    Demand.pause: Capability(False, "a suspended pod loses its processes"),
     Demand.kernel: Capability(False, "as the template's runtimeClassName says: gvisor or kata have one"),
     Demand.streaming: Capability(False, "the runtime answers when the command has ended"),
     Demand.descriptors: Capability(False, "it is another machine"),

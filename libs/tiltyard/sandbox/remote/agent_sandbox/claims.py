@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tiltyard.sandbox.capability import Capability, Demand
+from tiltyard.sandbox.capability import Capability, Demand, cannot
 from tiltyard.sandbox.errors import ImageFault, SandboxGone, SandboxUnavailable
 from tiltyard.sandbox.remote.api import Api, Refused
 from tiltyard.sandbox.remote.fleet import Found, Owner
@@ -121,6 +121,12 @@ class ClaimFleet:
         )
         if answer.status_code == 404:
             raise SandboxGone(f"claim {ident} is gone: it was deleted or has expired; acquire another")
+
+    async def pause(self, ident: str) -> None:
+        raise cannot(self.name, self.able, Demand.pause)
+
+    async def resume(self, ident: str, seconds: float) -> None:
+        raise cannot(self.name, self.able, Demand.pause)
 
     async def close(self) -> None:
         await self._api.close()

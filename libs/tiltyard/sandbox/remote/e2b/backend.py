@@ -18,6 +18,9 @@ _ABLE: Mapping[Demand, Capability] = {
     Demand.memory: Capability(True, _SIZED),
     Demand.cpus: Capability(True, _SIZED),
     Demand.disk: Capability(True, _SIZED),
+    Demand.pause: Capability(
+        True, "its whole machine is kept, and resumed; while paused it never ends by itself"
+    ),
     Demand.kernel: Capability(True, "Firecracker: a machine and a kernel of its own"),
     Demand.streaming: Capability(True, "envd sends output as it comes"),
     Demand.pids: Capability(False, "envd sets no limit; a fork bomb ends with its machine's memory"),

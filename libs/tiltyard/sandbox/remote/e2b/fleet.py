@@ -122,6 +122,25 @@ class E2BFleet:
         if answer.status_code == 404:
             raise SandboxGone(f"sandbox {ident} is gone: E2B no longer knows it; acquire another")
 
+    async def pause(self, ident: str) -> None:
+        """409: a request that was not answered had paused it already."""
+        answer = await self._api.call(
+            "POST", f"/sandboxes/{ident}/pause", ok=(204, 404, _CONFLICT), again=True
+        )
+        if answer.status_code == 404:
+            raise SandboxGone(f"sandbox {ident} is gone: E2B no longer knows it; acquire another")
+
+    async def resume(self, ident: str, seconds: float) -> None:
+        answer = await self._api.call(
+            "POST",
+            f"/sandboxes/{ident}/connect",
+            ok=(200, 201, 404),
+            again=True,
+            json={"timeout": round(seconds)},
+        )
+        if answer.status_code == 404:
+            raise SandboxGone(f"sandbox {ident} is gone: E2B no longer knows it; acquire another")
+
     async def close(self) -> None:
         await self._api.close()
 

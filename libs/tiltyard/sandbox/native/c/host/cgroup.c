@@ -69,6 +69,17 @@ static void remember(enum which which, int dir, bool v2) {
     folders[folder_count++] = dir;
 }
 
+/* The best comes first: cgroup2 for all, then cgroup2 beside v1, then v1's own. */
+static void find_freezer(const char *unified, const char *v1) {
+    int dir;
+    if (controllers[PIDS].dir >= 0 && controllers[PIDS].v2)
+        freezer_use(controllers[PIDS].dir, FREEZER_NESTED);
+    else if (*unified && (dir = open_folder(unified)) >= 0)
+        freezer_use(dir, FREEZER_BESIDE);
+    else if (*v1 && (dir = open_folder(v1)) >= 0)
+        freezer_use(dir, FREEZER_V1);
+}
+
 /* A v1 hierarchy may carry several controllers (cpu,cpuacct): one folder serves them all. */
 static void use_v1(const char *mount, const char *options) {
     int dir = -1;
@@ -112,7 +123,7 @@ static void share_cpu(void) {
 }
 
 int cgroups_open(void) {
-    char line[4096], mount[1024], type[64], options[1024];
+    char line[4096], mount[1024], type[64], options[1024], unified[1024] = "", frozen[1024] = "";
     FILE *info = fopen("/proc/self/mountinfo", "re");
     if (!info)
         return errno;
@@ -127,8 +138,13 @@ int cgroups_open(void) {
                 use_v1(mount, options);
             if (v2 && !strcmp(type, "cgroup2"))
                 use_v2(mount);
+            if (v2 && !strcmp(type, "cgroup2"))
+                strcpy(unified, mount);
+            if (!strcmp(type, "cgroup") && has_word(options, "freezer"))
+                strcpy(frozen, mount);
         }
     fclose(info);
+    find_freezer(unified, frozen);
     share_cpu();
     return 0;
 }
@@ -166,7 +182,7 @@ int cgroup_make(uint32_t cell, const struct limits *limits) {
     return set_limits(cell, limits);
 }
 
-static int remove_from(int folder, const char *name) {
+int cgroup_remove_folder(int folder, const char *name) {
     const struct timespec pause = {.tv_nsec = 2000000};
     for (int tries = 0; tries < 500; tries++) {
         if (!unlinkat(folder, name, AT_REMOVEDIR) || errno == ENOENT)
@@ -184,10 +200,10 @@ static int remove_from(int folder, const char *name) {
 /* Kills whoever is still in it, waits until they are gone and removes the folders. */
 int cgroup_remove(uint32_t cell) {
     char name[16];
-    int error = 0;
+    int error = freezer_remove(cell);
     snprintf(name, sizeof name, "c%u", cell);
     for (int i = 0; i < folder_count; i++)
-        error = remove_from(folders[i], name) ?: error;
+        error = cgroup_remove_folder(folders[i], name) ?: error;
     return error;
 }
 
@@ -200,6 +216,11 @@ static ssize_t get(enum which which, uint32_t cell, const char *v1, const char *
         return -1;
     snprintf(path, sizeof path, "c%u/%s", cell, file);
     return read_at(controller->dir, path, into, size);
+}
+
+/* A line for each, of those that are not nested deeper. */
+void cgroup_processes(uint32_t cell, char *into, size_t size) {
+    (void)get(PIDS, cell, "cgroup.procs", "cgroup.procs", into, size);
 }
 
 static uint64_t counted(const char *stat, const char *key) {

@@ -178,6 +178,8 @@ void fleet_kill(struct box *box) {
         fleet.ready--;
     box->state = BOX_DYING;
     kill(box->pid, SIGKILL);
+    if (box->rested)
+        freezer_let_die(box->cell.number);
 }
 
 /* The box whose PID 1 died, by then without any process; its cell rests. NULL when no child has died. */
@@ -202,6 +204,9 @@ struct box *fleet_reap(struct box *before, int *status) {
         close(box->socket);
     box->socket = -1;
     box->state = BOX_NONE;
+    if (box->rested)
+        (void)freezer_remove(box->cell.number);
+    box->rested = false;
     fleet.alive--;
     fleet.destroyed++;
     rest(slot);
@@ -212,7 +217,7 @@ void fleet_close(void) {
     warm_stop();
     for (uint32_t slot = 0; slot < box_count; slot++)
         if (boxes[slot].state != BOX_NONE)
-            kill(boxes[slot].pid, SIGKILL);
+            fleet_kill(&boxes[slot]);
     while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
         ;
     for (uint32_t slot = 0; slot < box_count; slot++)

@@ -126,6 +126,18 @@ static void count(void) {
                              .destroyed = fleet.destroyed, .failed = fleet.failed}, -1);
 }
 
+/* Only what is lent has a payload. */
+static void freeze(const struct tilt_freeze *asked) {
+    struct box *box = fleet_box(asked->cell, asked->life);
+    int error = box && box->state == BOX_LENT ? 0 : ESRCH;
+    if (!error && asked->on) {
+        box->rested = true;
+        error = freezer_freeze(box->cell.number, cell_payload_uid(&box->cell));
+    } else if (!error && box->rested)
+        error = freezer_thaw(box->cell.number);
+    tell((struct tilt_event){.op = TILT_FROZEN, .cell = asked->cell, .life = asked->life, .error = error}, -1);
+}
+
 static void handle(const void *request, size_t size) {
     uint32_t op = size >= sizeof op ? *(const uint32_t *)request : 0;
     int error = 0;
@@ -138,7 +150,9 @@ static void handle(const void *request, size_t size) {
             box->retire = order->retire;
             fleet_kill(box);
         }
-    } else if (op == TILT_STATS)
+    } else if (op == TILT_FREEZE && size == sizeof(struct tilt_freeze))
+        freeze(request);
+    else if (op == TILT_STATS)
         count();
     else
         error = EBADMSG;

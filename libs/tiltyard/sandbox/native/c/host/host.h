@@ -43,6 +43,17 @@ void cgroup_each(void (*visit)(uint32_t cell));
 const char *cgroups_missing(void);
 void cgroups_report(void);
 
+int cgroup_remove_folder(int folder, const char *name);
+void cgroup_processes(uint32_t cell, char *into, size_t size);
+
+/* freezer.c: the payload of a cell at rest */
+enum freezer_kind { FREEZER_NESTED, FREEZER_BESIDE, FREEZER_V1 };       /* cgroup2, below the cell or beside its v1 folders; v1's own */
+void freezer_use(int dir, enum freezer_kind kind);
+int freezer_freeze(uint32_t cell, uid_t payload);
+int freezer_thaw(uint32_t cell);
+void freezer_let_die(uint32_t cell);
+int freezer_remove(uint32_t cell);
+
 /* root.c: the empty root that boxes are cloned from */
 int root_enter(const char *store);
 extern int proc_dir;            /* the host's /proc, kept open */
@@ -53,6 +64,7 @@ struct box {
     struct cell cell;
     uint32_t life, uses;
     bool retire;                /* its cell is given up before the next box */
+    bool rested;                /* it was frozen, and may be */
     pid_t pid;
     int socket;                 /* Python's end until it is sent, then -1 */
     uint64_t oom_before, started_ns, made_ns;       /* made_ns: from clone until tilt-init listened */

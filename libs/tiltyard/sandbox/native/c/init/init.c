@@ -95,6 +95,11 @@ static void answer_port(uint32_t id, const char *frame, size_t size, int (*make)
     link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
 }
 
+static void answer_done(uint32_t id, int error) {
+    const struct tilt_done done = {.error = error};
+    link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
+}
+
 static void serve(void) __attribute__((noreturn));
 
 /* A copy of this process serves one more command over a socket of its own, and ends with it. */
@@ -162,6 +167,12 @@ static void handle(const struct tilt_frame *frame, char *payload) {
         break;
     case ASK_BRANCH:
         answer_branch(frame->id);
+        break;
+    case ASK_HOLD:
+        answer_done(frame->id, job_hold());
+        break;
+    case ASK_GO_ON:
+        answer_done(frame->id, job_go_on());
         break;
     case ASK_KILL:
         job_kill();

@@ -98,6 +98,8 @@ bool job_running(void);
 void job_start(uint32_t id, const char *frame, size_t size);
 void job_kill(void);
 void job_forget(void);          /* a branch: the running command is PID 1's */
+int job_hold(void);             /* no clock runs; EAGAIN while the command is being started */
+int job_go_on(void);
 bool job_abandon(void);         /* a branch without a listener: kill all that is ours; true: it is gone */
 int job_poll(struct pollfd *into);
 void job_turn(void);

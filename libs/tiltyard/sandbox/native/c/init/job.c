@@ -43,6 +43,7 @@ static struct {
 
 static struct stream streams[2] = {{.fd = -1}, {.fd = -1}};
 static uint64_t most_cpu_ns;            /* what used_cpu_ns has answered */
+static uint64_t held_since;             /* the box rests: no clock runs; 0: it does not */
 static bool served;                     /* a command has ended here; a branch then goes */
 uint64_t job_cpu_milli = 1000;
 
@@ -265,7 +266,7 @@ static void check_idle(uint64_t now) {
 }
 
 static void check_limits(void) {
-    if (job.phase != RUNNING || WITHOUT(DEADLINES))
+    if (job.phase != RUNNING || held_since || WITHOUT(DEADLINES))
         return;
     uint64_t now = now_ns();
     check_cpu(now);
@@ -315,7 +316,26 @@ void job_forget(void) {
     memset(&job, 0, sizeof job);
     most_cpu_ns = 0;
     served = false;
+    held_since = 0;
     job.child = (struct spawned){.in = -1, .out = -1, .err = -1, .fault = -1};
+}
+
+int job_hold(void) {
+    hear_fault();
+    if (job.phase == RUNNING && job.child.fault >= 0)
+        return EAGAIN;
+    if (!held_since)
+        held_since = now_ns();
+    return 0;
+}
+
+int job_go_on(void) {
+    uint64_t rested = held_since ? now_ns() - held_since : 0;
+    job.started += rested;
+    job.quiet_since += rested;
+    job.next_cpu_check += rested;
+    held_since = 0;
+    return 0;
 }
 
 bool job_abandon(void) {
@@ -367,7 +387,7 @@ int job_poll(struct pollfd *into) {
 
 /* Nanoseconds until a limit must be looked at; -1: nothing to wait for. */
 int64_t job_timeout_ns(void) {
-    if (job.phase == IDLE)
+    if (job.phase == IDLE || (job.phase == RUNNING && held_since))
         return -1;
     uint64_t now = now_ns(), next = job.started + job.how.wall_ns;
     if (job.phase == REAPING)
