@@ -156,15 +156,16 @@ def test_a_killed_host_costs_its_commands_an_infra_error_and_the_pool_recovers()
     asyncio.run(lose_host())
 
 
+AT_LENGTH = {"cpu_seconds": 200.0, "wall_seconds": 400.0}  # an emulated machine is some twenty times slower
 ENDS: list[tuple[list[str], dict[str, float], set[ExecOutcome]]] = [
-    (["true"], {}, {ExecOutcome.ok}),
-    (["false"], {}, {ExecOutcome.nonzero}),
-    (["sh", "-c", "kill -9 $$"], {}, {ExecOutcome.signalled}),
+    (["true"], AT_LENGTH, {ExecOutcome.ok}),
+    (["false"], AT_LENGTH, {ExecOutcome.nonzero}),
+    (["sh", "-c", "kill -9 $$"], AT_LENGTH, {ExecOutcome.signalled}),
     (["sh", "-c", "setsid sleep 99 & sleep 99"], {"wall_seconds": 0.05}, {ExecOutcome.timeout_wall}),
-    (["sh", "-c", "yes"], {"output_bytes": 1000}, {ExecOutcome.output_limit}),
+    (["sh", "-c", "yes"], {**AT_LENGTH, "output_bytes": 1000}, {ExecOutcome.output_limit}),
     (["sh", "-c", "while :; do :; done"], {"cpu_seconds": 0.02}, {ExecOutcome.timeout_cpu}),
-    (["tail", "/dev/zero"], {}, {ExecOutcome.oom}),
-    (["sh", "-c", "dd if=/dev/zero of=/tmp/x"], {}, {ExecOutcome.disk_limit}),
+    (["tail", "/dev/zero"], AT_LENGTH, {ExecOutcome.oom}),
+    (["sh", "-c", "dd if=/dev/zero of=/tmp/x"], AT_LENGTH, {ExecOutcome.disk_limit}),
 ]
 
 
