@@ -10,6 +10,8 @@ import click
 from services.cli.output import Output, reporting
 from tiltyard.sandbox import SandboxError
 from tiltyard.sandbox.docker.build import built, is_dockerfile
+from tiltyard.sandbox.images.lock import read_lock
+from tiltyard.sandbox.images.packages import lock_of
 from tiltyard.sandbox.images.store import STORE, ImageStore, StoredImage
 
 T = TypeVar("T")
@@ -25,7 +27,7 @@ def images() -> None:
     tiltyard sandbox run --image debian -- cat /etc/os-release"""
 
 
-def _store(command: Callable[..., int]) -> Callable[..., int]:
+def _store(command: Callable[..., T]) -> Callable[..., T]:
     return click.option(
         "--store", type=click.Path(path_type=Path), default=STORE, show_default=True, help="Where images are."
     )(command)
@@ -70,6 +72,12 @@ def _row(image: StoredImage) -> list[object]:
 @click.option(
     "--network", help="What a Dockerfile's build may reach, as of `docker build`; without it nothing."
 )
+@click.option(
+    "--packages",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A folder with a lock's wheels and debs; without one pip and apt bring them, as configured.",
+)
 @_store
 @reporting
 def import_command(
@@ -79,16 +87,19 @@ def import_command(
     digest: str | None,
     build_arg: tuple[str, ...],
     network: str | None,
+    packages: tuple[Path, ...],
     store: Path,
 ) -> int:
-    """Import a folder, a tar of a root (docker export), a `docker save`, an OCI layout, or a Dockerfile.
+    """Import a folder, a tar of a root (docker export), a `docker save`, an OCI layout, a Dockerfile, a lock.
 
-    A Dockerfile (or NAME.Dockerfile) is built by docker, from images that it has; its root is kept.
+    A Dockerfile (or NAME.Dockerfile) is built by docker, from images that it has; its root is kept. A lock
+    (NAME.toml, see `tiltyard sandbox images lock`) puts packages above an image; nothing of them is run.
 
     \b
       tiltyard sandbox images import root.tar --name debian
       tiltyard sandbox images import infra/images/c.Dockerfile --name c --network host \\
         --build-arg BASE=debian:12
+      tiltyard sandbox images import numeric.toml --name numeric --packages wheels/
     """
     arguments = dict(_pair(each) for each in build_arg)
     if is_dockerfile(source):
@@ -96,7 +107,7 @@ def import_command(
     elif arguments or network:
         raise click.UsageError(f"--build-arg and --network are for a Dockerfile, and {source} is none")
     else:
-        found = _telling(lambda: ImageStore(store).add(source, name, digest=digest))
+        found = _telling(lambda: ImageStore(store).add(source, name, digest=digest, packages=packages))
     out.result({"name": name, "digest": found}, lambda: found)
     return 0
 
@@ -120,17 +131,39 @@ def _build(
         return store.add(root, name, digest=digest)
 
 
+@images.command("lock")
+@click.argument(
+    "folders", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option("--base", required=True, help="Name or digest of the image that they go above.")
+@_store
+def lock_command(folders: tuple[Path, ...], base: str, store: Path) -> None:
+    """Print a lock of every wheel and Debian package in FOLDERS, for `tiltyard sandbox images import`.
+
+    \b
+      pip download --only-binary :all: --dest packages numpy
+      tiltyard sandbox images lock packages --base python > numeric.toml
+    """
+    click.echo(_telling(lambda: lock_of(ImageStore(store).resolve(base), folders).toml()), nl=False)
+
+
 @images.command("verify")
 @click.argument("image")
+@click.option(
+    "--lock",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The lock that it must have been made from; whatever differs is named.",
+)
 @_store
 @reporting
-def verify_command(out: Output, image: str, store: Path) -> int:
-    """Read every byte of an image and compare its digest. Exit code 1: it was changed.
+def verify_command(out: Output, image: str, lock: Path | None, store: Path) -> int:
+    """Read every byte of an image and compare its digest. Exit code 1: it was changed, or is of another lock.
 
     \b
       tiltyard sandbox images verify debian
+      tiltyard sandbox images verify numeric --lock numeric.toml
     """
-    found = _telling(lambda: ImageStore(store).verify(image))
+    found = _telling(lambda: ImageStore(store).verify(image, read_lock(lock) if lock else None))
     out.result({"image": image, "digest": found, "intact": True}, lambda: f"intact: {found}")
     return 0
 

@@ -6,15 +6,17 @@ import gzip
 import hashlib
 import json
 import os
-import shutil
+import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.integration.images.conftest import Member, entry, packed
-from tiltyard.sandbox import ImageFault, Limits, NativeBackend, WarmPool
+from tests.integration.images.roots import tiny_root
+from tiltyard.sandbox import ImageFault, Limits, NativeBackend, SandboxUnavailable, WarmPool
 from tiltyard.sandbox.images.store import Hold, ImageStore
 from tiltyard.sandbox.images.unpack import Bounds
 
@@ -179,16 +181,33 @@ def test_pruning_takes_the_unnamed_and_unused_alone(store: ImageStore, archive: 
         store.prune("loose")
 
 
-def _tiny(folder: Path) -> Path:
-    """A root with a shell and what it needs of this machine."""
-    for name in ("bin", "lib", "lib64"):
-        (folder / name).mkdir(parents=True)
-    libraries = [Path("/lib/x86_64-linux-gnu/libc.so.6"), Path("/lib64/ld-linux-x86-64.so.2")]
-    shutil.copy("/bin/sh", folder / "bin/sh")
-    shutil.copy(libraries[0], folder / "lib/libc.so.6")
-    shutil.copy(libraries[1], folder / "lib64/ld-linux-x86-64.so.2")
-    (folder / "mark").write_text("of this image\n")
-    return folder
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[ImageStore]:
+    """A store on a file system of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=False).returncode:
+        pytest.skip("may not mount")
+    yield ImageStore(folder)
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_full_disk_is_told_and_leaves_nothing_and_pruning_makes_room(
+    small: ImageStore, archive: Archive
+) -> None:
+    first = small.add(archive(entry("file", b"1" * 600_000)), "first")
+    with pytest.raises(SandboxUnavailable, match=r"No space left on device; .*prune"):
+        small.add(archive(entry("file", b"2" * 600_000)), "second")
+    assert [image.names for image in small.stored()] == [("first",)]
+    assert not list(small.folder.glob(".making-*"))
+    assert small.verify("first") == first
+    stuffing = small.folder / ".stuffing"
+    with suppress(OSError), stuffing.open("wb", buffering=0) as full:
+        while True:
+            full.write(bytes(4096))
+    assert small.prune("first") == (first,)
+    assert small.add(archive(entry("file", b"2" * 300_000)), "second")
 
 
 @pytest.mark.sandbox
@@ -197,7 +216,7 @@ def _tiny(folder: Path) -> Path:
     not Path("/lib64/ld-linux-x86-64.so.2").exists(), reason="copies the shell of an x86-64 Debian"
 )
 def test_native_boxes_start_from_a_name_or_a_digest_and_hold_it(store: ImageStore, tmp_path: Path) -> None:
-    digest = store.add(_tiny(tmp_path / "tiny"), "tiny")
+    digest = store.add(tiny_root(tmp_path / "tiny"), "tiny")
 
     async def use(reference: str) -> None:
         backend, limits = NativeBackend(store.folder), Limits(memory_mb=64, disk_mb=16)

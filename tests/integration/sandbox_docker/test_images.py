@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.integration.images.parcels import make_wheel
 from tests.integration.sandbox_docker.dockerd import IMAGE, Dockerd
 from tiltyard.sandbox import Limits, NativeBackend, WarmPool
+from tiltyard.sandbox.images.packages import lock_of
 from tiltyard.sandbox.images.store import ImageStore
 
 
@@ -57,27 +59,39 @@ def _cli(store: Path, *words: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["export", "save"])
-def test_it_runs_python_in_a_native_box(archives: dict[str, Path], tmp_path: Path, kind: str) -> None:
-    store = tmp_path / "store"
+def test_it_runs_python_and_what_was_locked_above_it_in_a_native_box(
+    archives: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    store, packages = tmp_path / "store", tmp_path / "packages"
+    wheel = make_wheel(packages, tmp_path / "source", "greet", says="from a wheel")
     digest = _cli(store, "import", str(archives[kind]), "--name", "debian")["digest"]
     assert _cli(store, "verify", "debian") == {"image": "debian", "digest": digest, "intact": True}
+
+    lock = tmp_path / "lock.toml"
+    lock.write_text(lock_of(digest, [packages]).toml())
+    layered = _cli(store, "import", str(lock), "--name", "layered", "--packages", str(packages))["digest"]
+    wheel.unlink()
 
     async def use() -> bytes:
         async with (
             WarmPool(
-                image="debian", size=1, limits=Limits(memory_mb=128), backend=NativeBackend(store)
+                image="layered", size=1, limits=Limits(memory_mb=128), backend=NativeBackend(store)
             ) as pool,
             pool.acquire() as box,
         ):
-            code = "import sys; print(sys.executable, open('/etc/debian_version').read())"
-            result = await box.exec(["python3", "-I", "-S", "main.py"], files={"main.py": code})
+            code = (
+                "import greet, sys; print(sys.executable, open('/etc/debian_version').read()); greet.main()"
+            )
+            result = await box.exec(["sh", "-c", "python3 -I main.py && greet"], files={"main.py": code})
             assert result.ok, result
             return result.stdout
 
-    assert asyncio.run(use()).startswith(b"/usr/bin/python3 12.")
+    said = asyncio.run(use())
+    assert said.startswith(b"/usr/bin/python3 12.")
+    assert said.endswith(b"from a wheel\n")
     (image,) = [each for each in _cli(store, "list") if each["digest"] == digest]
     assert (image["names"], image["in_use"]) == (["debian"], False)
-    assert _cli(store, "prune", "debian")["removed"] == [digest]
+    assert set(_cli(store, "prune", "debian", "layered")["removed"]) == {digest, layered}
     assert ImageStore(store).stored() == ()
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,9 @@ from tiltyard.sandbox.errors import ImageFault, SandboxUnavailable
 
 from . import source
 from .digest import content_digest
-from .unpack import Bounds, Unpacker
+from .layer import unpack_lock
+from .lock import Lock, differences, is_lock, read_lock
+from .unpack import NO_ROOM, Bounds, Unpacker
 
 STORE = Path("/var/lib/tiltyard/images")
 _FACTS, _NAMES, _LOCKS = "image.json", "names.json", ".locks"
@@ -36,7 +38,7 @@ class StoredImage:
     """sha256:…, over the content; of a `host` image over its recipe"""
     names: tuple[str, ...]
     kind: str
-    """host, folder, tar, docker save or oci"""
+    """host, folder, tar, docker save, oci or lock"""
     content: int | None
     """bytes in files; None: not counted"""
     in_use: bool
@@ -48,38 +50,75 @@ class ImageStore:
     def __init__(self, folder: Path = STORE) -> None:
         self.folder = folder
 
-    def add(self, path: Path, name: str, *, digest: str | None = None, bounds: Bounds | None = None) -> str:
+    def add(
+        self,
+        path: Path,
+        name: str,
+        *,
+        digest: str | None = None,
+        bounds: Bounds | None = None,
+        packages: Sequence[Path] = (),
+    ) -> str:
         """Imports an image under a name; its digest. `digest` pins it: another content is refused.
 
-        Raises ImageFault, SandboxUnavailable."""
+        `packages`: folders with a lock's wheels and debs. Raises ImageFault, SandboxUnavailable."""
         if not name or name == "host" or name.startswith("sha256:") or "/" in name:
             raise ImageFault(f"name {name!r}: give another than 'host', without '/' and not a digest")
-        self._open()
-        scratch = Path(tempfile.mkdtemp(dir=self.folder, prefix=".making-"))
-        try:
-            scratch.chmod(0o755)
-            found = self._make(path, scratch, bounds or Bounds())
-            if digest is not None and found != digest:
-                raise ImageFault(f"{path} has the digest {found}, not {digest}: it is another image")
+        lock = read_lock(path) if is_lock(path) else None
+        if packages and lock is None:
+            raise ImageFault(f"folders of packages are for a lock, and {path} is none")
+        with self._writing(), self._scratch() as scratch:
+            found = self._make(path, scratch, bounds or Bounds(), lock, packages)
+            for pin in (digest, lock.digest if lock else None):
+                if pin is not None and found != pin:
+                    raise ImageFault(f"{path} has the digest {found}, not {pin}: it is another image")
             target = self.folder / found.removeprefix("sha256:")
             with self._changing_names() as names:
-                if not target.exists():
+                if target.exists():
+                    (scratch / _FACTS).replace(target / _FACTS)
+                else:
                     scratch.rename(target)
                 names[name] = found
             return found
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
-    def _make(self, path: Path, scratch: Path, bounds: Bounds) -> str:
+    def _make(
+        self, path: Path, scratch: Path, bounds: Bounds, lock: Lock | None, packages: Sequence[Path]
+    ) -> str:
         root = scratch / "root"
         root.mkdir(mode=0o755)
         unpacker = Unpacker(root, bounds)
-        kind = source.unpack(path, unpacker)
+        if lock is None:
+            kind = source.unpack(path, unpacker)
+        else:
+            kind = "lock"
+            with self._base(lock) as base:
+                unpack_lock(lock, base, root, unpacker, packages)
         unpacker.finish()
         digest, size, entries = content_digest(root)
         facts = {"digest": digest, "kind": kind, "content": size, "entries": entries}
-        (scratch / _FACTS).write_text(json.dumps(facts))
+        (scratch / _FACTS).write_text(json.dumps(facts | ({"lock": lock.model_dump()} if lock else {})))
         return digest
+
+    @contextmanager
+    def _base(self, lock: Lock) -> Iterator[Path]:
+        """What a lock is above, which nobody removes meanwhile."""
+        base = self._root(self.resolve(lock.base))
+        if not (base.parent / _FACTS).exists():
+            raise ImageFault(f"{lock.base} is a `host` image, which has no content of its own to build upon")
+        held = Hold(self._lock_of(lock.base), fcntl.LOCK_SH)
+        try:
+            yield base
+        finally:
+            held.close()
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        scratch = Path(tempfile.mkdtemp(dir=self.folder, prefix=".making-"))
+        try:
+            scratch.chmod(0o755)
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def stored(self) -> tuple[StoredImage, ...]:
         names = self._names()
@@ -97,8 +136,10 @@ class ImageStore:
             "`tiltyard sandbox images import` adds one"
         )
 
-    def verify(self, reference: str) -> str:
-        """Reads every byte; the digest. Raises ImageFault, naming both digests when they differ."""
+    def verify(self, reference: str, lock: Lock | None = None) -> str:
+        """Reads every byte; the digest. Raises ImageFault, naming both digests when they differ.
+
+        `lock`: what the image must be made of; whatever differs is named."""
         digest = self.resolve(reference)
         folder = self._root(digest).parent
         if not (folder / _FACTS).exists():
@@ -108,6 +149,8 @@ class ImageStore:
             raise ImageFault(
                 f"image {digest} has the digest {found} now: it was changed; remove and import it"
             )
+        if lock is not None:
+            _check_made_of(folder, lock)
         return digest
 
     def prune(self, *names: str, keep: str = "") -> tuple[str, ...]:
@@ -115,8 +158,7 @@ class ImageStore:
 
         `keep`: a digest to keep all the same. Raises ImageFault for an unknown name."""
         removed: list[str] = []
-        self._open()
-        with self._changing_names() as known:
+        with self._writing(), self._changing_names() as known:
             for name in names:
                 if known.pop(name, None) is None:
                     raise ImageFault(f"no image is named {name!r}")
@@ -127,12 +169,17 @@ class ImageStore:
         self._sweep()
         return tuple(removed)
 
-    def _open(self) -> None:
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Raises SandboxUnavailable for a store that cannot be written, with the cure."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+            yield
         except OSError as error:
+            full = error.errno in NO_ROOM
+            cure = "`tiltyard sandbox images prune` may free some" if full else "run this as root"
             raise SandboxUnavailable(
-                f"cannot write the image store {self.folder}: {error.strerror}; run this as root"
+                f"cannot write the image store {self.folder}: {error.strerror}; {cure}"
             ) from error
 
     def _root(self, digest: str) -> Path:
@@ -176,8 +223,8 @@ class ImageStore:
         except BlockingIOError:
             return False
         try:
-            gone = Path(tempfile.mkdtemp(dir=self.folder, prefix=".pruned-"))
-            folder.rename(gone / "image")
+            os.utime(folder)  # to the sweep it is not abandoned yet
+            gone = folder.rename(self.folder / f".pruned-{folder.name}")
         finally:
             held.close()
         shutil.rmtree(gone)
@@ -207,6 +254,14 @@ class ImageStore:
             os.replace(fresh.name, self.folder / _NAMES)
         finally:
             lock.close()
+
+
+def _check_made_of(folder: Path, lock: Lock) -> None:
+    made_of = json.loads((folder / _FACTS).read_text()).get("lock")
+    if made_of is None:
+        raise ImageFault(f"image sha256:{folder.name} was not made from a lock")
+    if found := differences(Lock.model_validate(made_of), lock):
+        raise ImageFault(f"image sha256:{folder.name} is not what was locked: {'; '.join(found)}")
 
 
 class Hold:

@@ -4,20 +4,25 @@ Guarantees: nothing is written outside the root, no link is followed, no device,
 along, and a bomb ends at the bounds; whatever else is found is refused with its name.
 Does not: keep owners, extended attributes or devices. Everything belongs to root, devices the box brings."""
 
+import errno
 import os
 import shutil
 import stat
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tiltyard.sandbox.errors import ImageFault
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _EMPTIED = ("dev", "proc", "sys")
 _MOUNT_POINTS = (*_EMPTIED, "tmp", "box", "run")
+_MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _CHUNK = 1 << 20
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +45,35 @@ class Unpacker:
     def apply(self, archive: IO[bytes], what: str, *, whiteouts: bool) -> None:
         """One tar, plain or compressed. `whiteouts`: names `.wh.…` take away what lies below.
 
-        Raises ImageFault."""
-        try:
-            with tarfile.open(fileobj=archive, mode="r:*") as tar:
-                for member in tar:
-                    self._count(0, 1, what)
-                    self._take(tar, member, what, whiteouts=whiteouts)
-        except (tarfile.TarError, EOFError, UnicodeError) as error:
-            raise ImageFault(f"{what} is not a whole tar: {error}") from error
-        except OSError as error:
-            raise ImageFault(f"{what} cannot be unpacked: {error}") from error
+        Raises ImageFault; OSError when there is no room."""
+        mode: Any = "r:*" if archive.seekable() else "r|*"
+        with _unpacking(what), tarfile.open(fileobj=archive, mode=mode) as tar:
+            for member in tar:
+                self._count(0, 1, what)
+                self._take(tar, member, what, whiteouts=whiteouts)
+
+    def put(self, name: str, source: IO[bytes], mode: int, what: str, *, head: bytes = b"") -> None:
+        """One file, `head` and whatever follows. Raises ImageFault; OSError when there is no room."""
+        parts = _parts(name, what)
+        if not parts or parts[0] in _EMPTIED:
+            raise ImageFault(f"{what}: {name!r} is no place for a file")
+        self._count(len(head), 1, what)
+        with _unpacking(what):
+            place = self._parent(parts[:-1], what) / parts[-1]
+            _remove(place)
+            self._write(source, place, mode, what, head)
+
+    def adopt(self, root: Path) -> None:
+        """All of another image. Its files are shared, as neither changes. Raises ImageFault, OSError."""
+        for folder, names, files in os.walk(root):
+            here = self._root / Path(folder).relative_to(root)
+            here.mkdir(exist_ok=True)
+            here.chmod(stat.S_IMODE(os.stat(folder).st_mode))
+            links = [name for name in names if Path(folder, name).is_symlink()]
+            for name in (*files, *links):
+                os.link(Path(folder, name), here / name, follow_symlinks=False)
+            size = sum(os.lstat(Path(folder, name)).st_size for name in files)
+            self._count(size, len(files) + len(names), str(root))
 
     def finish(self) -> None:
         """The folders that a box mounts over, real and empty. Raises ImageFault."""
@@ -80,11 +104,16 @@ class Unpacker:
             return
         place = parent / parts[-1]
         if member.isdir():
-            _make_folder(place, stat.S_IMODE(member.mode) & 0o1777)
+            if not _is_merged(place, self._root):
+                _make_folder(place, stat.S_IMODE(member.mode) & 0o1777)
             return
         _remove(place)
         if member.isreg():
-            self._write(tar, member, place, what)
+            source = tar.extractfile(member)
+            assert source is not None
+            with source:
+                self._write(source, place, stat.S_IMODE(member.mode) & 0o777, what)
+            os.utime(place, (member.mtime, member.mtime))
         elif member.issym():
             os.symlink(member.linkname, place)  # kept as it is: only a box follows it, inside its own root
         elif member.islnk():
@@ -92,15 +121,13 @@ class Unpacker:
         else:
             raise ImageFault(f"{what}: {member.name!r} is a device or FIFO, which no image may bring")
 
-    def _write(self, tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path, what: str) -> None:
-        source = tar.extractfile(member)
-        assert source is not None
-        with source, place.open("xb") as target:
+    def _write(self, source: IO[bytes], place: Path, mode: int, what: str, head: bytes = b"") -> None:
+        with place.open("xb") as target:
+            target.write(head)
             while chunk := source.read(_CHUNK):
                 self._count(len(chunk), 0, what)
                 target.write(chunk)
-        place.chmod(stat.S_IMODE(member.mode) & 0o777)
-        os.utime(place, (member.mtime, member.mtime))
+        place.chmod(mode)
 
     def _link(self, member: tarfile.TarInfo, place: Path, what: str) -> None:
         parts = _parts(member.linkname, what)
@@ -112,10 +139,12 @@ class Unpacker:
         os.link(target, place, follow_symlinks=False)
 
     def _parent(self, parts: list[str], what: str) -> Path:
-        """The folder to write into; every step a folder of the image, never a link."""
+        """The folder to write into; every step a folder of the image, no link but those of a merged /usr."""
         here = self._root
         for part in parts:
             here = here / part
+            if _is_merged(here, self._root):
+                here = self._root / "usr" / part
             if here.is_symlink():
                 raise ImageFault(f"{what}: a name leads through the link /{here.relative_to(self._root)}")
             if not here.exists():
@@ -124,6 +153,30 @@ class Unpacker:
             elif not here.is_dir():
                 raise ImageFault(f"{what}: a name leads through the file /{here.relative_to(self._root)}")
         return here
+
+
+@contextmanager
+def _unpacking(what: str) -> Iterator[None]:
+    """What is wrong with an archive is its fault; that there is no room for it is not."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, UnicodeError) as error:
+        raise ImageFault(f"{what} is not a whole tar: {error}") from error
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        raise ImageFault(f"{what} cannot be unpacked: {error}") from error
+
+
+def _is_merged(place: Path, root: Path) -> bool:
+    """/lib that is a link to usr/lib, and its like: Debian's packages still have files there."""
+    return (
+        place.parent == root
+        and place.name in _MERGED
+        and place.is_symlink()
+        and os.readlink(place) in (f"usr/{place.name}", f"/usr/{place.name}")
+        and stat.S_ISDIR((root / "usr").lstat().st_mode)
+    )
 
 
 def _parts(name: str, what: str) -> list[str]:
