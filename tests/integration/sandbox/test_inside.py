@@ -1,4 +1,4 @@
-"""Attacks on what is inside: nothing of ours, nothing of the host but /usr and the interpreter."""
+"""What is inside: nothing of ours, nothing of the host but /usr and the interpreter, and nothing to write."""
 
 # ruff: noqa: E501  (attack programs read better unbroken)
 
@@ -68,6 +68,7 @@ def test_the_host_root_cannot_be_seen_under_any_mount(lab: Lab) -> None:
     assert all(point == "/" or point.startswith(allowed) for point in points), points
     sources = {line.split()[3] for line in lines if line.split()[4] == "/"}
     assert sources == {"/"}
+    assert all("nosuid" in line for line in lines if line.split()[4] in ("/", "/usr", "/dev/shm"))
 
 
 def test_the_environment_and_command_lines_of_the_host_do_not_leak(lab: Lab) -> None:
@@ -80,3 +81,33 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 """
     names = set(said(lab.python(code)).split()) - {"dead"}  # the program's first parent, if not yet reaped
     assert sorted(names) == ["python3", "tilt-init"]
+
+
+def test_nothing_but_the_folders_of_the_box_can_be_written(lab: Lab) -> None:
+    code = """
+import errno, os
+for top in ("/", "/usr", "/usr/bin", "/usr/local", "/etc", "/dev", "/proc", "/sys", "/lib", "/root", "/var", "/opt", "/run"):
+    try: open(top + "/new", "w"); print(top)
+    except OSError as error: error.errno in (errno.EROFS, errno.EACCES, errno.ENOENT) or print(top, error)
+for top, _, files in os.walk("/etc"):
+    for name in files:
+        try: open(os.path.join(top, name), "r+"); print(top, name)
+        except OSError: pass
+"""
+    assert said(lab.python(code)) == ""
+
+
+def test_there_are_six_devices(lab: Lab) -> None:
+    code = "import os, stat; print(*sorted(n for n in os.listdir('/dev') if stat.S_IFMT(os.lstat('/dev/' + n).st_mode) in (stat.S_IFCHR, stat.S_IFBLK)))"
+    assert said(lab.python(code)) == "full null random tty urandom zero"
+
+
+def test_no_process_of_another_box_can_be_seen(lab: Lab) -> None:
+    async def look() -> list[str]:
+        async with lab.pool.acquire_many(2) as (one, other):
+            running = await other.start(["sleep", "100"])
+            seen = await one.exec(["sh", "-c", "cd /proc; echo [0-9]*"])
+            await running.kill()
+            return said(seen).split()
+
+    assert len(lab.run(look())) == 2  # its PID 1 and itself
