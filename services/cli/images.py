@@ -137,14 +137,19 @@ def _build(
 )
 @click.option("--base", required=True, help="Name or digest of the image that they go above.")
 @_store
-def lock_command(folders: tuple[Path, ...], base: str, store: Path) -> None:
+@reporting
+def lock_command(out: Output, folders: tuple[Path, ...], base: str, store: Path) -> int:
     """Print a lock of every wheel and Debian package in FOLDERS, for `tiltyard sandbox images import`.
 
     \b
       pip download --only-binary :all: --dest packages numpy
       tiltyard sandbox images lock packages --base python > numeric.toml
     """
-    click.echo(_telling(lambda: lock_of(ImageStore(store).resolve(base), folders).toml()), nl=False)
+    from rich.text import Text
+
+    lock = _telling(lambda: lock_of(ImageStore(store).resolve(base), folders))
+    out.result(lock, lambda: Text(lock.toml().rstrip("\n")))
+    return 0
 
 
 @images.command("verify")
