@@ -25,11 +25,11 @@ def test_plain_celery_publishes_and_drains_its_no_ops(rabbitmq_url: str) -> None
 
 def test_every_rollout_of_a_round_is_granted_beside_a_history(tmp_path: Path) -> None:
     sheet = Sheet(part_seconds=300.0, seconds=300.0)
-    measure(tmp_path / "state", (100, 2_000), sheet)
+    measure(tmp_path / "state", (200, 2_000), sheet)
     assert sheet.failures == []
     few, many = sheet.figures["grant_cost"]
-    assert (few["rows"], many["rows"]) == (100, 2_000)
-    assert sheet.figures["grant_cost_ratio_100_2k"] == many["ms"] / few["ms"] > 0
+    assert (few["rows"], many["rows"]) == (200, 2_000)
+    assert sheet.figures["grant_cost_ratio_200_2k"] == many["ms"] / few["ms"] > 0
 
 
 @pytest.mark.rabbitmq
