@@ -109,7 +109,7 @@ def test_an_attempt_that_is_being_handed_in_keeps_its_work(
 
     async def main() -> None:
         stop, telemetry = asyncio.Event(), setup("runner")
-        async with parts(settings, replace(telemetry, metrics=Metrics())) as made:
+        async with parts(settings, replace(telemetry, metrics=Metrics()), None) as made:
             slow = Slow(made.objects)
             runner = Incarnation(replace(made, objects=slow))  # type: ignore[arg-type]
             living = asyncio.create_task(runner.live(stop))
