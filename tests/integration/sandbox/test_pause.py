@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.remains import cgroups, eventually, processes
 from tests.integration.sandbox.conftest import Lab, payload_uid
-from tiltyard.sandbox import Box, ExecOutcome, Process, SandboxBusy, SandboxPaused
+from tiltyard.sandbox import Box, ExecOutcome, Limits, Process, SandboxBusy, SandboxPaused, WarmPool
 
 pytestmark = pytest.mark.sandbox
 ECHO = ["python3", "-I", "-S", "-c", "for line in iter(input, ''): print(line, flush=True)"]
@@ -26,6 +26,16 @@ while True:
             os._exit(0)
     except BlockingIOError: pass  # those before are still ending
     time.sleep(0.001)
+"""
+CROWD = """
+import os, time
+for _ in range(1000):
+    if not os.fork():
+        while True:
+            time.sleep(1)
+            os.write(1, b".")
+os.write(1, b"!")
+time.sleep(1000)
 """
 WAKER = """
 import ctypes, os, signal, time
@@ -62,6 +72,24 @@ def test_what_runs_in_a_paused_box_stands_still_and_goes_on(lab: Lab, program: s
         assert (await box.exec(["true"])).ok
 
     lab.with_box(work)
+
+
+def test_a_crowd_whose_pids_fill_more_than_a_page_stands_still() -> None:
+    async def main() -> None:
+        async with WarmPool(size=1, limits=Limits(memory_mb=1024, pids=1100)) as pool, pool.acquire() as box:
+            crowd = await box.start(["python3", "-I", "-S", "-c", CROWD])
+            heard = await crowd.more()
+            while b"!" not in heard.data and crowd.poll() is None:
+                heard = await crowd.more(offset=heard.end)
+            await box.pause()
+            await asyncio.sleep(0.2)  # what was on its way
+            seen = crowd.output().end
+            await asyncio.sleep(1.2)
+            assert crowd.output().end == seen
+            await box.resume()
+            assert (await crowd.more(offset=seen)).data
+
+    asyncio.run(main())
 
 
 def test_no_clock_runs_while_a_box_is_paused(lab: Lab) -> None:

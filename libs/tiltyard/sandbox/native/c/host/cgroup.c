@@ -37,10 +37,13 @@ ssize_t read_at(int dir, const char *path, char *into, size_t size) {
     int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return -1;
-    ssize_t got = read(fd, into, size - 1);
+    size_t got = 0;
+    ssize_t more;
+    while ((more = read(fd, into + got, size - 1 - got)) > 0)
+        got += (size_t)more;
     close(fd);
-    into[got > 0 ? got : 0] = 0;
-    return got;
+    into[got] = 0;
+    return more < 0 ? -1 : (ssize_t)got;
 }
 
 static bool has_word(const char *list, const char *word) {
@@ -136,10 +139,10 @@ int cgroups_open(void) {
                 continue;
             if (!v2 && !strcmp(type, "cgroup"))
                 use_v1(mount, options);
-            if (v2 && !strcmp(type, "cgroup2"))
+            if (v2 && !strcmp(type, "cgroup2")) {
                 use_v2(mount);
-            if (v2 && !strcmp(type, "cgroup2"))
                 strcpy(unified, mount);
+            }
             if (!strcmp(type, "cgroup") && has_word(options, "freezer"))
                 strcpy(frozen, mount);
         }

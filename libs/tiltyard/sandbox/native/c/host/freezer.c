@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_PASSES = 64, MOST_LOOKS = 200 };
+enum { MOST_PASSES = 64, MOST_LOOKS = 200, PIDS_CAP = 1 << 19 };       /* as many pids as a box may have, and more */
 static struct {
     int dir;                    /* <hierarchy>/tiltyard */
     enum freezer_kind kind;
@@ -55,7 +55,7 @@ static bool runs_as(const char *pid, uid_t uid) {
 
 /* Moves what runs as the payload; how many processes were moved, or had been. */
 static int move_in(uint32_t cell, uid_t payload) {
-    static char pids[1 << 16];
+    static char pids[PIDS_CAP];
     char path[96], *rest = NULL;
     int moved = 0;
     name(path, sizeof path, cell, "/cgroup.procs");
