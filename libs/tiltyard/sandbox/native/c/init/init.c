@@ -34,13 +34,16 @@ void die(int step, int error) {
     _exit(joined ? EXIT_JOIN + step : 1);
 }
 
+static void answer_done(uint32_t id, int error) {
+    const struct tilt_done done = {.error = error};
+    link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
+}
+
 static void answer_write(uint32_t id, const char *frame, size_t size) {
     const char *path, *data, *cursor = frame;
     struct tilt_file how;
-    struct tilt_done done = {.error = parse_file(&cursor, frame + size, &how, &path, &data)};
-    if (!done.error)
-        done.error = file_write(&how, path, data);
-    link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
+    int error = parse_file(&cursor, frame + size, &how, &path, &data);
+    answer_done(id, error ?: file_write(&how, path, data));
 }
 
 typedef int answer_path(const struct tilt_read *how, const char *path, char *into, size_t *got, uint64_t *size);
@@ -87,17 +90,10 @@ static void answer_survey(uint32_t id) {
 static void answer_port(uint32_t id, const char *frame, size_t size, int (*make)(const struct tilt_connect *, int)) {
     struct tilt_connect how;
     int carrier = -1;
-    struct tilt_done done = {.error = link_take_fds(1, &carrier) ?: parse_connect(frame, size, &how)};
-    if (!done.error)
-        done.error = make(&how, carrier);
+    int error = link_take_fds(1, &carrier) ?: parse_connect(frame, size, &how) ?: make(&how, carrier);
     if (carrier >= 0)
         close(carrier);
-    link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
-}
-
-static void answer_done(uint32_t id, int error) {
-    const struct tilt_done done = {.error = error};
-    link_send(SAY_DONE, 0, id, &done, sizeof done, NULL, 0);
+    answer_done(id, error);
 }
 
 static void serve(void) __attribute__((noreturn));
