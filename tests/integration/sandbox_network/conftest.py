@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tiltyard.sandbox import Box, Connection, Limits, Network, WarmPool
-from tiltyard.sandbox.network import Gate, attached
+from tiltyard.sandbox.network import Gate, Reason, attached
 
 T = TypeVar("T")
 
@@ -148,6 +148,10 @@ class Town:
         result = await box.exec(argv, files={"main.py": PRELUDE + code}, cpu_seconds=20, wall_seconds=60)
         assert result.ok, result
         return result.stdout.decode().splitlines()
+
+    def reasons(self) -> list[Reason]:
+        """Of the connections, in the order in which they began."""
+        return [record.reason for record in sorted(self.records, key=lambda record: record.number)]
 
     def play(
         self,
