@@ -188,6 +188,27 @@ def _sum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_entry_points_without_end_are_refused(store: ImageStore, base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bomb-1-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb-1.dist-info/entry_points.txt", b"#" * 300_000_000)
+    assert file.stat().st_size < 400_000
+    path = tmp_path / "lock.toml"
+    _locked(store, base, tmp_path, path)
+    with pytest.raises(ImageFault, match="entry points are larger than 1,048,576 bytes"):
+        store.add(path, "bomb", packages=[tmp_path])
+
+
+def test_an_image_stays_known_by_its_lock_when_the_same_bytes_come_otherwise(
+    store: ImageStore, base: Path, packages: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "lock.toml"
+    lock = _locked(store, base, packages, path)
+    digest = store.add(path, "layered", packages=[packages])
+    assert store.add(_root(store, digest), "copied") == digest
+    assert store.verify("copied", lock) == digest
+
+
 def test_a_wheel_that_was_cut_off_is_refused(
     store: ImageStore, base: Path, packages: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ Guarantees: an image is in the store whole or not at all and never changes; one 
 uses is not removed; a name is resolved once, when a pool opens.
 Does not: verify at every use: `verify` reads every byte."""
 
+import errno
 import fcntl
 import json
 import os
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from tiltyard.sandbox.errors import ImageFault, SandboxUnavailable
 
@@ -25,6 +27,10 @@ from .lock import Lock, differences, is_lock, read_lock
 from .unpack import NO_ROOM, Bounds, Unpacker
 
 STORE = Path("/var/lib/tiltyard/images")
+_CURES = {
+    **dict.fromkeys(NO_ROOM, "; `tiltyard sandbox images prune` may free some"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "; run this as root"),
+}
 _FACTS, _NAMES, _LOCKS = "image.json", "names.json", ".locks"
 _ABANDONED_SECONDS = 86_400
 _HEX = set("0123456789abcdef")
@@ -74,10 +80,10 @@ class ImageStore:
                     raise ImageFault(f"{path} has the digest {found}, not {pin}: it is another image")
             target = self.folder / found.removeprefix("sha256:")
             with self._changing_names() as names:
-                if target.exists():
-                    (scratch / _FACTS).replace(target / _FACTS)
-                else:
+                if not target.exists():
                     scratch.rename(target)
+                elif lock is not None:  # the same bytes came otherwise before
+                    (scratch / _FACTS).replace(target / _FACTS)
                 names[name] = found
             return found
 
@@ -176,11 +182,8 @@ class ImageStore:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
             yield
         except OSError as error:
-            full = error.errno in NO_ROOM
-            cure = "`tiltyard sandbox images prune` may free some" if full else "run this as root"
-            raise SandboxUnavailable(
-                f"cannot write the image store {self.folder}: {error.strerror}; {cure}"
-            ) from error
+            cure = _CURES.get(error.errno or 0, "")
+            raise SandboxUnavailable(f"cannot write the image store {self.folder}: {error}{cure}") from error
 
     def _root(self, digest: str) -> Path:
         value = digest.removeprefix("sha256:")
@@ -224,7 +227,7 @@ class ImageStore:
             return False
         try:
             os.utime(folder)  # to the sweep it is not abandoned yet
-            gone = folder.rename(self.folder / f".pruned-{folder.name}")
+            gone = folder.rename(self.folder / f".pruned-{uuid4().hex}")
         finally:
             held.close()
         shutil.rmtree(gone)

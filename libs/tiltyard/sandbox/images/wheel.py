@@ -22,6 +22,7 @@ from .lock import Wheel
 from .unpack import Unpacker
 
 _BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, configparser.Error, UnicodeError, EOFError)
+_MOST_ENTRY_POINTS = 1 << 20
 _STARTER = """#!{python}
 import sys
 
@@ -125,7 +126,11 @@ def _starters(archive: zipfile.ZipFile, python: Python, wheel: Wheel) -> dict[st
     found = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     found.optionxform = str  # type: ignore[assignment]
     for name in listed:
-        found.read_string(archive.read(name).decode())
+        with archive.open(name) as file:
+            text = file.read(_MOST_ENTRY_POINTS + 1)
+        if len(text) > _MOST_ENTRY_POINTS:
+            raise ImageFault(f"{wheel.file}: its entry points are larger than {_MOST_ENTRY_POINTS:,} bytes")
+        found.read_string(text.decode())
     made = {}
     for group in ("console_scripts", "gui_scripts"):
         for name, value in found.items(group) if found.has_section(group) else ():
