@@ -12,15 +12,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tiltyard.contracts.network import NetworkAccess, NetworkDemand
-from tiltyard.sandbox import Box, Connection, Limits, Network, SandboxBackend, WarmPool
-from tiltyard.sandbox.capability import Demand
-from tiltyard.sandbox.network import OnConnection, Permission, attached, connection_spans
+from tiltyard.sandbox import Box, Limits, NativeBackend, SandboxBackend, WarmPool
+from tiltyard.sandbox.capability import Demand, require
+from tiltyard.sandbox.network import NOWHERE, OnConnection, Permission, attached, connection_spans
 
 SHAPES = 8
 """Pools kept at once."""
 COMMON = Limits(memory_mb=256, pids=64, cpus=1.0, disk_mb=64)
 """What a task gets that asks for nothing."""
-NOWHERE = Permission()
 
 
 @dataclass
@@ -39,7 +38,7 @@ class Boxes:
         """`permission`: the hosts that tasks may ask for."""
         if size < 2:
             raise ValueError(f"a grading needs two sandboxes at once: {size} is too few")
-        self._size, self._permission, self._backend = size, permission, backend
+        self._size, self._permission, self._backend = size, permission, backend or NativeBackend()
         self._pools: OrderedDict[Limits, _Pool] = OrderedDict()
 
     async def prove(self) -> None:
@@ -66,8 +65,8 @@ class Boxes:
 
         Raises NetworkRefused, InvalidNetwork, CapabilityRefused."""
         if isinstance(demand, NetworkAccess):
-            self._granted(demand)
-            WarmPool(limits=COMMON, backend=self._backend).require(Demand.ports)
+            self._permission.grant(demand)
+            require(type(self._backend).__name__, self._backend.capabilities(), Demand.ports)
 
     @asynccontextmanager
     async def reaching(
@@ -78,17 +77,9 @@ class Boxes:
         if not isinstance(demand, NetworkAccess):
             yield
             return
-        trace = connection_spans(whose=whose)
-
-        def record(connection: Connection) -> None:
-            trace(connection)
-            note(connection)
-
-        async with attached(box, self._granted(demand), on_connection=record):
+        spans = connection_spans(note, whose=whose)
+        async with attached(box, self._permission.grant(demand), on_connection=spans):
             yield
-
-    def _granted(self, demand: NetworkAccess) -> Network:
-        return self._permission.grant(demand.allow, demand.shape.model_dump())
 
     async def _entry(self, shape: Limits) -> _Pool:
         entry = self._pools.get(shape)

@@ -15,7 +15,7 @@ from tiltyard.contracts.task_spec import (
     PublicSpec,
     PythonTestsComponent,
 )
-from tiltyard.sandbox import InvalidNetwork, Network, Shape
+from tiltyard.sandbox import InvalidNetwork, Network
 
 
 def faults(public: PublicSpec, hidden: HiddenSpec) -> list[str]:
@@ -42,7 +42,7 @@ def _network_faults(public: PublicSpec, hidden: HiddenSpec) -> Iterator[str]:
         if not kinds & users:
             yield f"{where} names hosts that no component reaches; {' and '.join(sorted(users))} do"
         try:
-            Network(allow=demand.allow, shape=Shape(**demand.shape.model_dump()))
+            Network.of(demand)
         except InvalidNetwork as error:
             yield f"{where}: {error}"
 

@@ -78,6 +78,12 @@ def refuse_unenforced(
         )
 
 
+def require(name: str, able: Mapping[Demand, Capability], demand: Demand) -> None:
+    """Before a call that not every backend's boxes have. Raises CapabilityRefused."""
+    if not able[demand].enforced:
+        raise cannot(name, able, demand)
+
+
 def cannot(name: str, able: Mapping[Demand, Capability], demand: Demand) -> CapabilityRefused:
     """The error for a call that a backend's boxes do not have."""
     return CapabilityRefused(f"{name} has no {demand}: {able[demand].detail}")

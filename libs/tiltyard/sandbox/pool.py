@@ -14,7 +14,7 @@ from typing import Self
 
 from .backend import Box, KeepingSupply, SandboxBackend, Supply
 from .breaker import Breaker, BreakerPolicy
-from .capability import Demand, cannot
+from .capability import Demand, require
 from .errors import InvalidLimits, SandboxBusy, SandboxGone
 from .health import Canary, PoolHealth, Watch
 from .limits import Limits
@@ -86,9 +86,7 @@ class WarmPool:
 
     def require(self, demand: Demand) -> None:
         """Whether its boxes keep a demand, asked before there is one. Raises CapabilityRefused."""
-        able = self._backend.capabilities()
-        if not able[demand].enforced:
-            raise cannot(type(self._backend).__name__, able, demand)
+        require(type(self._backend).__name__, self._backend.capabilities(), demand)
 
     async def start(self) -> None:
         """Starts making boxes and returns when the first is ready.

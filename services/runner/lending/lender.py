@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from tiltyard.contracts.network import NONE, NetworkAccess, NetworkDemand
 from tiltyard.sandbox import Box, Connection, ExecResult, Network, WarmPool
 from tiltyard.sandbox.capability import Demand
-from tiltyard.sandbox.network import Gate, Permission, connection_spans
+from tiltyard.sandbox.network import NOWHERE, Gate, Permission, connection_spans
 from tiltyard.telemetry.propagation import context_from
 
 SWEEP_SECONDS = 0.25
-NOWHERE = Permission()
 REMEMBERED = 10_000
 """Ended sandboxes whose end can still be told."""
 
@@ -126,17 +125,12 @@ class Lender:
         if not isinstance(network, NetworkAccess):
             return None
         self.pool.require(Demand.ports)
-        return self._permission.grant(network.allow, network.shape.model_dump())
+        return self._permission.grant(network)
 
     async def _open_gate(self, lease: Lease, network: Network, traceparent: str | None) -> None:
         """A box whose way out cannot be opened is given back."""
-        trace = connection_spans(context_from(traceparent))
-
-        def note(connection: Connection) -> None:
-            trace(connection)
-            lease.connections.append(connection)
-
-        lease.gate = Gate(lease.box, network, on_connection=note)
+        spans = connection_spans(lease.connections.append, under=context_from(traceparent))
+        lease.gate = Gate(lease.box, network, on_connection=spans)
         try:
             await lease.gate.open()
         except BaseException:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tiltyard.contracts.network import NetworkAccess
 from tiltyard.sandbox import InvalidNetwork, Network, NetworkRefused, Shape
 from tiltyard.sandbox.network import Permission
 from tiltyard.sandbox.network.address import _is_this_machine, why_refused
@@ -246,12 +247,12 @@ def test_a_bucket_gives_no_more_than_its_rate() -> None:
 def test_a_deployments_rule_covers_what_asks_for_no_more(mine: str, asked: str, covered: bool) -> None:
     permission = Permission.parse([mine])
     if covered:
-        assert permission.grant([asked], {}).rules == (Rule.parse(asked),)
+        assert permission.grant(NetworkAccess(allow=(asked,))).rules == (Rule.parse(asked),)
     else:
         with pytest.raises(NetworkRefused, match="TILTYARD_NETWORK_ALLOW"):
-            permission.grant([asked], {})
+            permission.grant(NetworkAccess(allow=(asked,)))
 
 
 def test_a_deployment_that_names_nothing_grants_nothing() -> None:
     with pytest.raises(NetworkRefused, match="but for no host"):
-        Permission().grant(["example.org:443"], {})
+        Permission().grant(NetworkAccess(allow=("example.org:443",)))

@@ -5,7 +5,7 @@ outside, to an address that was checked after its name was resolved.
 Does not: look inside what is encrypted. An allowed host can pass on whatever it is sent."""
 
 from .gate import Gate, attached
-from .permission import Permission
+from .permission import NOWHERE, Permission
 from .policy import Network
 from .record import Connection, OnConnection, Reason, Verdict
 from .resolver import Resolver, SystemResolver
@@ -14,6 +14,7 @@ from .shape import Shape
 from .spans import connection_spans
 
 __all__ = [
+    "NOWHERE",
     "Connection",
     "Gate",
     "Network",

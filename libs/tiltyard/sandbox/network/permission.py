@@ -4,15 +4,15 @@ Guarantees: what is granted is covered, rule by rule, by what the deployment nam
 nothing is granted.
 Does not: look at addresses. The proxy does, for each connection."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
+from tiltyard.contracts.network import NetworkAccess
 from tiltyard.sandbox.errors import NetworkRefused
 
 from .policy import Network
 from .rule import Rule
-from .shape import Shape
 
 CONNECTIONS = 500
 """In the life of a box whose network was asked for by strangers: each is a span of its trace."""
@@ -32,11 +32,9 @@ class Permission:
         network = Network(allow=hosts, private=private)
         return cls(network.rules, tuple(private))
 
-    def grant(self, allow: Sequence[str], shape: Mapping[str, Any]) -> Network:
-        """`shape`: fields of `Shape`. Raises NetworkRefused, InvalidNetwork."""
-        network = Network(
-            allow=allow, private=self.private, shape=Shape(**shape), connections_in_all=CONNECTIONS
-        )
+    def grant(self, access: NetworkAccess) -> Network:
+        """Raises NetworkRefused, InvalidNetwork."""
+        network = replace(Network.of(access), private=self.private, connections_in_all=CONNECTIONS)
         missing = [str(rule) for rule in network.rules if not any(mine.covers(rule) for mine in self.hosts)]
         if missing:
             mine = ", ".join(map(str, self.hosts)) or "no host"
@@ -45,3 +43,6 @@ class Permission:
                 "names hosts in TILTYARD_NETWORK_ALLOW"
             )
         return network
+
+
+NOWHERE = Permission()

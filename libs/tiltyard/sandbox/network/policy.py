@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from math import isfinite
+from typing import Self
 
+from tiltyard.contracts.network import NetworkAccess
 from tiltyard.sandbox.errors import InvalidNetwork
 
 from .address import Range
@@ -67,6 +69,11 @@ class Network:
             value = getattr(self, name)
             if not (isfinite(value) and low <= value <= high):
                 raise InvalidNetwork(f"network {name} is {value}: give {low} to {high}")
+
+    @classmethod
+    def of(cls, access: NetworkAccess) -> Self:
+        """What a task or an order has written. Raises InvalidNetwork."""
+        return cls(allow=access.allow, shape=Shape(**access.shape.model_dump()))
 
     def check(self, host: str, port: int) -> None:
         """`host` is canonical. Raises Fault when no rule names it, before anything is looked up."""

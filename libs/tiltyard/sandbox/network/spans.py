@@ -13,8 +13,11 @@ NAME = "connect"
 _SECOND = 1_000_000_000
 
 
-def connection_spans(under: context.Context | None = None, **labels: str) -> OnConnection:
-    """Makes a span of each connection, a child of `under`, or of what is traced now. `labels` stand on it."""
+def connection_spans(
+    note: OnConnection, *, under: context.Context | None = None, **labels: str
+) -> OnConnection:
+    """Makes a span of each connection, a child of `under`, or of what is traced now, and tells `note` too.
+    `labels` stand on it."""
     parent = context.get_current() if under is None else under
     tracer = trace.get_tracer("tiltyard.sandbox")
 
@@ -31,6 +34,7 @@ def connection_spans(under: context.Context | None = None, **labels: str) -> OnC
             span.set_attribute("error.type", str(connection.reason))
             span.set_status(trace.StatusCode.ERROR, connection.detail)
         span.end(began + int(connection.seconds * _SECOND))
+        note(connection)
 
     return record
 

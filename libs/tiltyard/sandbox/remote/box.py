@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NoReturn
 
 from tiltyard.sandbox.backend import HasFileno, OnOutput, Process
-from tiltyard.sandbox.capability import Capability, Demand, cannot
+from tiltyard.sandbox.capability import Capability, Demand, cannot, require
 from tiltyard.sandbox.errors import InvalidExec, SandboxBusy, SandboxGone, SandboxPaused
 from tiltyard.sandbox.limits import Limits
 from tiltyard.sandbox.native.command import Command, content
@@ -199,8 +199,7 @@ class RemoteBox(BoxSession):
         raise cannot(self._provider, self._able, Demand.snapshots)
 
     async def pause(self) -> None:
-        if not self._able[Demand.pause].enforced:
-            raise cannot(self._provider, self._able, Demand.pause)
+        require(self._provider, self._able, Demand.pause)
         if self.paused:
             return
         self._usable()
