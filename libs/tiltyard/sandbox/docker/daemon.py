@@ -172,19 +172,11 @@ class Daemon:
         except NotThere:
             return
 
-    def pause(self, container: str) -> None:
-        """Raises SandboxGone, SandboxUnavailable."""
+    def hold(self, container: str, *, pause: bool) -> None:
+        """Stops all of it, or lets it go on. Raises SandboxGone, SandboxUnavailable."""
         try:
-            with self.speaking("pausing a box"):
-                self.client.pause(container)
-        except NotThere as error:
-            raise SandboxGone(f"container {container[:12]} is gone: acquire another box") from error
-
-    def unpause(self, container: str) -> None:
-        """Raises SandboxGone, SandboxUnavailable."""
-        try:
-            with self.speaking("resuming a box"):
-                self.client.unpause(container)
+            with self.speaking("pausing a box" if pause else "resuming a box"):
+                (self.client.pause if pause else self.client.unpause)(container)
         except NotThere as error:
             raise SandboxGone(f"container {container[:12]} is gone: acquire another box") from error
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from tiltyard.sandbox.capability import LIMITS, Capability, Demand
 from tiltyard.sandbox.capability import refuse_unenforced as refuse
 from tiltyard.sandbox.errors import CapabilityRefused
+from tiltyard.sandbox.native.backend import SERVED
 
 GVISOR_MIB = 64
 """What a gVisor box gets beyond its memory limit, for the kernel of its own: about 30 are used at rest."""
 
 _NO_DESCRIPTORS = "a host's socket carries no descriptors into gVisor"
 _RUNC: Mapping[Demand, Capability] = {
+    **SERVED,
     Demand.memory: Capability(True, "cgroup; swap as large as memory, so none"),
     Demand.pids: Capability(True, "cgroup"),
     Demand.cpus: Capability(True, "cgroup"),
@@ -21,12 +23,6 @@ _RUNC: Mapping[Demand, Capability] = {
     Demand.inodes: Capability(True, "tmpfs, shared out as the disk is"),
     Demand.cpu_time: Capability(True, "counted by the cgroup"),
     Demand.counters: Capability(True, "read from the cgroup; the peak is the box's, not the command's"),
-    Demand.leftovers: Capability(True, "its PID 1 kills what a command leaves"),
-    Demand.streaming: Capability(True, "sent over the box's socket as it comes"),
-    Demand.descriptors: Capability(True, "passed over the box's socket"),
-    Demand.background: Capability(True, "each supervised by a copy of the box's PID 1"),
-    Demand.ports: Capability(True, "opened inside, passed over the box's socket"),
-    Demand.snapshots: Capability(True, "a tar of the files"),
     Demand.pause: Capability(True, "docker pause"),
     Demand.kernel: Capability(False, "boxes share this machine's kernel: use runsc for hostile code"),
 }

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from tiltyard.sandbox.backend import Box
@@ -166,7 +167,7 @@ class DockerSupply:
         assert isinstance(box, DockerBox)
         if box not in self._lent:
             raise SandboxGone(f"box {box.id} is gone: it was released; acquire another")
-        await self._thread(self._daemon.pause if on else self._daemon.unpause, box.container.id)
+        await self._thread(partial(self._daemon.hold, box.container.id, pause=on))
 
     def _end(self, box: DockerBox) -> None:
         """Lets go of the socket, at which its PID 1 ends, and sees to it that it did."""

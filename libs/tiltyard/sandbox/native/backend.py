@@ -14,7 +14,17 @@ from .image import STORE, Image, host_image
 from .supply import NativeSupply
 from .toolchain import Helpers
 
+SERVED: Mapping[Demand, Capability] = {
+    Demand.leftovers: Capability(True, "its PID 1 kills what a command leaves"),
+    Demand.streaming: Capability(True, "sent over the box's socket as it comes"),
+    Demand.descriptors: Capability(True, "passed over the box's socket"),
+    Demand.background: Capability(True, "each supervised by a copy of the box's PID 1"),
+    Demand.ports: Capability(True, "opened inside, passed over the box's socket"),
+    Demand.snapshots: Capability(True, "a tar of the files"),
+}
+"""What a box's PID 1, tilt-init, does wherever it runs."""
 _ABLE: Mapping[Demand, Capability] = {
+    **SERVED,
     Demand.memory: Capability(True, "cgroup, without swap"),
     Demand.pids: Capability(True, "cgroup"),
     Demand.cpus: Capability(True, "cgroup"),
@@ -22,12 +32,6 @@ _ABLE: Mapping[Demand, Capability] = {
     Demand.inodes: Capability(True, "one sized tmpfs"),
     Demand.cpu_time: Capability(True, "counted by the cgroup"),
     Demand.counters: Capability(True, "read from the cgroup"),
-    Demand.leftovers: Capability(True, "its PID 1 kills what a command leaves"),
-    Demand.streaming: Capability(True, "sent over the box's socket as it comes"),
-    Demand.descriptors: Capability(True, "passed over the box's socket"),
-    Demand.background: Capability(True, "each supervised by a copy of the box's PID 1"),
-    Demand.ports: Capability(True, "opened inside, passed over the box's socket"),
-    Demand.snapshots: Capability(True, "a tar of the files"),
     Demand.pause: Capability(True, "the payload is frozen by its cgroup"),
     Demand.kernel: Capability(
         False, "boxes share this machine's kernel: use docker with runsc for hostile code"

@@ -25,7 +25,7 @@ from tiltyard.sandbox.errors import (
 from tiltyard.sandbox.limits import Limits
 
 from .box import RemoteBox
-from .fleet import Fleet, Owner
+from .fleet import Fleet, Guest, Owner
 
 _STARTING = 4
 _MAX_FAILURES = 3
@@ -146,8 +146,7 @@ class RemoteSupply:
         self._starting -= 1
         self._failures = 0
         self._created += 1
-        fleet = self._fleet
-        box = RemoteBox(key, guest, self._limits, fleet.name, fleet.able, self._renew, self._hold)
+        box = self._box(key, guest)
         box.made_in = time.monotonic() - began
         if self._closing:
             await self._destroy(box)
@@ -200,14 +199,17 @@ class RemoteSupply:
         if box not in self._lent:
             raise SandboxGone(f"box {box.id} is gone: it was released; acquire another")
         self._lent.discard(box)
-        fleet = self._fleet
-        old = RemoteBox(box.key, box.guest, self._limits, fleet.name, fleet.able, self._renew, self._hold)
+        old = self._box(box.key, box.guest)
         box.lose("it is being reset")
         self._end(old)
         fresh = await self._fresh()
         self._lent.discard(fresh)
         box.become(fresh)
         self._lent.add(box)
+
+    def _box(self, key: str, guest: Guest) -> RemoteBox:
+        fleet = self._fleet
+        return RemoteBox(key, guest, self._limits, fleet.name, fleet.able, self._renew, self._hold)
 
     async def _hold(self, box: RemoteBox, pause: bool) -> None:
         if pause:

@@ -7,6 +7,7 @@ Source: e2b-dev/E2B, spec/openapi.yml (August 2026) and its Python client 2.63 (
 import asyncio
 import base64
 from collections.abc import Collection, Mapping
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
@@ -119,16 +120,14 @@ class E2BFleet:
         answer = await self._api.call(
             "POST", f"/sandboxes/{ident}/timeout", ok=(204, 404), again=True, json={"timeout": round(seconds)}
         )
-        if answer.status_code == 404:
-            raise SandboxGone(f"sandbox {ident} is gone: E2B no longer knows it; acquire another")
+        _must_be_known(answer.status_code, ident)
 
     async def pause(self, ident: str) -> None:
         """409: a request that was not answered had paused it already."""
         answer = await self._api.call(
             "POST", f"/sandboxes/{ident}/pause", ok=(204, 404, _CONFLICT), again=True
         )
-        if answer.status_code == 404:
-            raise SandboxGone(f"sandbox {ident} is gone: E2B no longer knows it; acquire another")
+        _must_be_known(answer.status_code, ident)
 
     async def resume(self, ident: str, seconds: float) -> None:
         answer = await self._api.call(
@@ -138,8 +137,7 @@ class E2BFleet:
             again=True,
             json={"timeout": round(seconds)},
         )
-        if answer.status_code == 404:
-            raise SandboxGone(f"sandbox {ident} is gone: E2B no longer knows it; acquire another")
+        _must_be_known(answer.status_code, ident)
 
     async def close(self) -> None:
         await self._api.close()
@@ -222,3 +220,9 @@ class E2BFleet:
             client=self._api.client,
         )
         return E2BGuest(ident, envd, self.is_there)
+
+
+def _must_be_known(status: int, ident: str) -> None:
+    """Raises SandboxGone."""
+    if status == HTTPStatus.NOT_FOUND:
+        raise SandboxGone(f"sandbox {ident} is gone: E2B no longer knows it; acquire another")
