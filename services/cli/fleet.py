@@ -64,10 +64,10 @@ def _state(runner: "RunnerView") -> str:
     return "draining" if runner.draining else "ready"
 
 
-def _sandboxes(health: "NodeHealth | None") -> str:
+def _sandboxes(health: "NodeHealth | None") -> str | None:
     """Why none is lent, else how hard the machine is pressed; what drifted."""
     if health is None:
-        return "-"
+        return None
     pressed = ", ".join(f"{name} {percent:.0f} %" for name, percent in sorted(health.pressure.items()))
     drifted = f"; {health.drifted} drifted" if health.drifted else ""
     return (health.reason or pressed or "well") + drifted

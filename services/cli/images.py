@@ -27,7 +27,7 @@ def images() -> None:
     tiltyard sandbox run --image debian -- cat /etc/os-release"""
 
 
-def _store(command: Callable[..., T]) -> Callable[..., T]:
+def _store(command: Callable[..., int]) -> Callable[..., int]:
     return click.option(
         "--store", type=click.Path(path_type=Path), default=STORE, show_default=True, help="Where images are."
     )(command)
