@@ -157,7 +157,7 @@ def artifact_key(digest: str) -> str:
 
 
 def pack(record: Document) -> bytes:
-    """JSON in the order of its fields, gzipped without a time stamp: equal records give equal bytes."""
+    """JSON in the order of its fields, gzipped without a time stamp: packed again it gives the same bytes."""
     return gzip.compress(record.model_dump_json().encode(), compresslevel=1, mtime=0)
 
 
