@@ -2,11 +2,19 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
+
+from tiltyard.sandbox.bench.peers.peer import Ground
+from tiltyard.sandbox.bench.peers.runc import runc
+from tiltyard.sandbox.native.image import host_image
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.skipif(os.geteuid() != 0, reason="making boxes needs root")]
 
@@ -56,3 +64,15 @@ def test_ratios_are_told_for_the_peers_that_were_measured(printed: dict[str, Any
     measured = {name for name, found in printed["peers"].items() if "absent" not in found}
     assert set(printed["ratios"]) == measured | {"live"}
     assert all(ratio > 0 for ratios in printed["ratios"].values() for ratio in ratios.values())
+
+
+@pytest.mark.skipif(shutil.which("runc") is None, reason="no runc")
+def test_a_peer_is_asked_by_many_threads_at_once(tmp_path: Path) -> None:
+    start = Barrier(16)
+
+    def ask(_: int) -> tuple[str, ...]:
+        start.wait()
+        return tuple(peer.run(["true"])[:-1])  # the last is the name of the run
+
+    with runc(Ground(host_image(), tmp_path, None)) as peer, ThreadPoolExecutor(16) as threads:
+        assert len(set(threads.map(ask, range(16)))) == 1

@@ -4,6 +4,7 @@ import itertools
 import json
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,11 +28,20 @@ def runc(ground: Ground) -> Iterator[Peer]:
     states.mkdir()
     names = (f"tiltyard-bench-{states.parent.name}-{number}" for number in itertools.count())
 
+    making = threading.Lock()
+    bundles: dict[tuple[str, ...], Path] = {}
+
+    def bundle_of(argv: tuple[str, ...]) -> Path:
+        with making:
+            if argv not in bundles:
+                bundle = states / f"bundle-{len(bundles)}"
+                bundle.mkdir()
+                (bundle / "config.json").write_text(json.dumps(_config(ground, argv)))
+                bundles[argv] = bundle
+            return bundles[argv]
+
     def run(argv: Sequence[str]) -> list[str]:
-        bundle = states / f"bundle-{len(argv)}"
-        if not bundle.exists():
-            bundle.mkdir()
-            (bundle / "config.json").write_text(json.dumps(_config(ground, argv)))
+        bundle = bundle_of(tuple(argv))
         return [program, "--root", str(states / "state"), "run", "--bundle", str(bundle), next(names)]
 
     try:
