@@ -29,11 +29,7 @@ class Output:
     def console(self) -> "Console":
         """Rich, on stderr when stdout belongs to a program."""
         if self._console is None:
-            from rich.console import Console
-
-            made = Console(stderr=self.as_json, highlight=False, soft_wrap=True)
-            wide = Console(stderr=self.as_json, highlight=False, soft_wrap=True, width=WIDE)
-            self._console = made if made.is_terminal else wide
+            self._console = screen(stderr=self.as_json, highlight=False, soft_wrap=True)
         return self._console
 
     def result(self, document: object, shown: Callable[[], object] | None = None) -> None:
@@ -61,6 +57,14 @@ class Output:
         for row in rows:
             made.add_row(*(Text("–" if cell is None else str(cell), style=_style(cell)) for cell in row))
         return made
+
+
+def screen(**options: Any) -> "Console":
+    """Rich with these options; where no terminal sets a width, lines are left whole."""
+    from rich.console import Console
+
+    made = Console(**options)
+    return made if made.is_terminal else Console(**options, width=WIDE)
 
 
 WIDE = 240

@@ -20,6 +20,7 @@ import click
 from rich.console import Console
 
 from services.cli.bench.sheet import Sheet
+from services.cli.output import screen
 
 BROKER = click.option(
     "--broker", default="", help="amqp://… to measure; by default one is started where installed."
@@ -158,7 +159,7 @@ def _measured(
     measure: Callable[[Sheet, Path], None], part_seconds: float, seconds: float, as_json: bool
 ) -> int:
     """Measure into a sheet and tell it; the exit code."""
-    console = Console(stderr=True)
+    console = screen(stderr=True)
     sheet = Sheet(part_seconds=part_seconds, seconds=seconds, say=partial(console.print, markup=False))
     stopped = False
     with stopping():

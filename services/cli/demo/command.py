@@ -13,10 +13,10 @@ from pathlib import Path
 from time import monotonic
 
 import click
-from rich.console import Console
 
 from services.cli.demo.footprint import footprint, memory_mb, processes_of
 from services.cli.demo.recipe import DEFAULT_STEPS, Recipe
+from services.cli.output import screen
 
 
 @click.command()
@@ -53,7 +53,7 @@ def demo(
     from services.cli.supervisor import ChildFailed
     from tiltyard.client import Client, ClientError
 
-    console = Console(stderr=True)
+    console = screen(stderr=True)
     directory = (state or Path(tempfile.mkdtemp(prefix="tiltyard-demo-"))).absolute()
     started, before, display = monotonic(), footprint(directory), Display(console=console)
     options = Options(state=directory, port=port, broker=broker, objects=objects)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from services.cli import config
 from services.cli.__main__ import COMMANDS, tiltyard
-from services.cli.output import plain
+from services.cli.output import plain, screen
 from services.cli.rollouts import failing_step
 from services.cli.status import ServiceStatus, Status, is_supervisor, read_status, write_status
 from tiltyard.contracts.http import ArtifactView
@@ -222,3 +222,11 @@ def test_documents_become_plain_values() -> None:
         "a": [{"digest": "d", "size": 1}],
         "b": [{"digest": "d", "size": 1}, None],
     }
+
+
+def test_lines_are_left_whole_where_no_terminal_sets_a_width(capsys: pytest.CaptureFixture[str]) -> None:
+    line = (
+        "reinforcement learning: 5/50   rollouts/s 41   reward 0.60   valid 100.0%   filtered 17%   v5"
+    )
+    screen(stderr=True).print(line)
+    assert capsys.readouterr().err == f"{line}\n"
