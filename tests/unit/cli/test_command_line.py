@@ -225,8 +225,6 @@ def test_documents_become_plain_values() -> None:
 
 
 def test_lines_are_left_whole_where_no_terminal_sets_a_width(capsys: pytest.CaptureFixture[str]) -> None:
-    line = (
-        "reinforcement learning: 5/50   rollouts/s 41   reward 0.60   valid 100.0%   filtered 17%   v5"
-    )
+    line = "reinforcement learning: 5/50   rollouts/s 41   reward 0.60   valid 100.0%   filtered 17%   v5"
     screen(stderr=True).print(line)
     assert capsys.readouterr().err == f"{line}\n"
